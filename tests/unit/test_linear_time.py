@@ -213,7 +213,7 @@ def _readers():
     yield "redaction.without_keys", partial(redaction.without_keys, secrets=["sk-abcdefghijkl mnop", "a b c"])
     yield "rubric.parse_scores", partial(rubric.parse_scores, criteria=["right"])
     for module in _present(["additions.research_arms.replies"]):
-        yield "replies.parsed_label", partial(module.parsed_label, labels=["yes", "no", "partly supported"])
+        yield "replies.parse_label", partial(module.parse_label, labels=["yes", "no", "partly supported"])
     yield "checks.json_parses", lambda text: checks.json_parses(answer=text, question="", sources=[])
     yield "checks.cites_source", lambda text: checks.cites_source(answer=text, question="", sources=[SOURCE])
     yield "outbound.unpacked", lambda text: outbound.decompressed(text.encode(), encoding="gzip", most=1000)

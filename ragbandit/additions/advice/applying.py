@@ -18,7 +18,7 @@ import yaml
 
 from ragbandit.additions.advice.verdict import Advice
 from ragbandit.additions.evaluation.outcomes import STORE
-from ragbandit.additions.evaluation.warm import WarmRows, enter
+from ragbandit.additions.evaluation.warm import WarmRows, enter_rows
 from ragbandit.router.comparison.holdback_size import Traffic, holdback_size
 from ragbandit.router.config.loading import load, with_changes
 from ragbandit.router.config.settings import Settings
@@ -35,8 +35,8 @@ from ragbandit.shared.files import atomic_file, read_file
 from ragbandit.shared.texts.formats import percent
 from ragbandit.shared.types import ArmName, Json
 
-#: minimum number of answers from which the share of rated answers is taken; a store with fewer does not show it
-_FEWEST: Final = 200
+#: minimum number of stored decisions for an estimate of traffic and of the share of rated answers
+_MIN_ANSWERS: Final = 200
 
 
 def apply_advice(
@@ -54,7 +54,7 @@ def apply_advice(
     details: dict[str, Any] = {}
     common: dict[str, Any] = {"ledger": ledger, "settings": settings, "encoder": encoder}
     if material.origin != STORE:
-        details = {**asdict(enter(material, **common, progress=progress)), "label": settings.policy.label}
+        details = {**asdict(enter_rows(material, **common, progress=progress)), "label": settings.policy.label}
         weight, label = settings.reward.weight, str(ledger.label)
         keep_comparisons(ledger.database, advice.comparisons, label=label, weight=weight, now=time.time())
     if apply:
@@ -68,9 +68,9 @@ def set_incumbent(
     """Write the best arm into the file as policy.incumbent and policy.holdback.arm. Returns the changes, or the line to
     add, in sentences.
 
-    A configured share of a holdback stays; else it is computed.
+    The share of a configured holdback stays; otherwise it is computed.
 
-    settings: the present settings. file: their file; None without a file. Raises StoreError and SnapshotError.
+    settings: the settings in use. file: their file; None without a file. Raises StoreError and SnapshotError.
     """
     arm, configured = advice.best, settings.policy.holdback
     routed = 1.0 - advice.shares.get(ArmName(arm), 0.0)
@@ -80,7 +80,7 @@ def set_incumbent(
     if configured is not None:
         setting, why = configured.model_dump(exclude={"arm"}, exclude_none=True), ()
     policy: dict[str, Json] = {"incumbent": arm, "holdback": {"arm": arm, **setting}}
-    line = f"policy: {_flow(policy)}"
+    line = f"policy: {_one_line_yaml(policy)}"
 
     def prepare(served: Settings) -> None:
         check_policy(served)
@@ -88,8 +88,8 @@ def set_incumbent(
 
     try:
         prepare(with_changes(settings, {"policy": policy}))  # also for a user who adds the line
-        # Not read_text, which would change the ends of lines.
-        changed = None if file is None else with_policy(read_file(file).decode("utf-8"), policy)
+        # `read_text` would change the ends of lines.
+        changed = None if file is None else edit_policy(read_file(file).decode("utf-8"), policy)
         if file is None or changed is None:
             return (f"not set, since no safe change of {file or 'a file'} was found; add to it: {line}",)
         with atomic_file(file.resolve(), durable=True) as new_file:
@@ -107,7 +107,7 @@ def set_incumbent(
 def _traffic(ledger: Ledger, *, arm: str) -> Traffic:
     log = read_log(ledger.database, ReportScope(label=str(ledger.label), since=0.0, until=time.time()))
     learned = ledger.learned_of(ArmName(arm))
-    if len(log.arm) < _FEWEST:
+    if len(log.arm) < _MIN_ANSWERS:
         return Traffic(learned=learned)
     days = max(float(np.ptp(log.made_at)) / 86_400.0, 1.0)
     return Traffic(
@@ -115,8 +115,8 @@ def _traffic(ledger: Ledger, *, arm: str) -> Traffic:
     )
 
 
-def with_policy(text: str, policy: Mapping[str, Json]) -> str | None:
-    """The YAML text with these values in `policy`, and nothing else changed; None if this cannot be done."""
+def edit_policy(text: str, policy: Mapping[str, Json]) -> str | None:
+    """Set these values in `policy`, and change nothing else in the YAML text. None if the text cannot be edited so."""
     try:
         tree = parsed_yaml(text) or {}
         wanted = {"policy": {**(tree.get("policy") or {}), **policy}}
@@ -127,17 +127,20 @@ def with_policy(text: str, policy: Mapping[str, Json]) -> str | None:
                 changed = changed[:start] + new + changed[end:]
         else:
             column = " " * (root.value[0][0].start_mark.column if tree else 0)
-            lines = [f"{column}policy:", *(f"{column}  {_flow({key: value})[1:-1]}" for key, value in policy.items())]
+            lines = [
+                f"{column}policy:",
+                *(f"{column}  {_one_line_yaml({key: value})[1:-1]}" for key, value in policy.items()),
+            ]
             changed = "\n".join([*filter(None, [text.rstrip()]), "", *lines, ""]).lstrip("\n")
         if "\r\n" in text:
             changed = changed.replace("\r\n", "\n").replace("\n", "\r\n")
         return changed if parsed_yaml(changed) == {**tree, **wanted} else None
-    except (ValueError, yaml.YAMLError, AttributeError, TypeError, IndexError):  # a form that is not edited here
+    except (ValueError, yaml.YAMLError, AttributeError, TypeError, IndexError):  # a form of YAML that `_edits` lacks
         return None
 
 
 def _edits(text: str, node: Any, *, wanted: Any, present: Any) -> Iterator[tuple[int, int, str]]:
-    """The changes that give this mapping of the text the wanted values. present: its values now."""
+    """Yield (start, end, new text) of the changes that give this mapping the wanted values. present: its values now."""
     entries = {key.value: (key, value) for key, value in node.value}
     changes = {name: value for name, value in wanted.items() if present.get(name) != value}
     for name in changes.keys() & entries.keys():
@@ -148,17 +151,17 @@ def _edits(text: str, node: Any, *, wanted: Any, present: Any) -> Iterator[tuple
         elif isinstance(old, yaml.MappingNode) and old.value:
             yield from _edits(text, old, wanted=value, present=present[name])
             continue
-        yield start, end, ("" if text[start - 1].isspace() else " ") + _flow(value)
+        yield start, end, ("" if text[start - 1].isspace() else " ") + _one_line_yaml(value)
     if changes and node.flow_style:
         start = text.index("{", node.start_mark.index) + 1
-        yield start, start, f"{_flow(changes)[1:-1]}, "
+        yield start, start, f"{_one_line_yaml(changes)[1:-1]}, "
     elif changes:
         first = node.value[0][0].start_mark
-        lines = [_flow({name: value})[1:-1] for name, value in changes.items()]
+        lines = [_one_line_yaml({name: value})[1:-1] for name, value in changes.items()]
         yield first.index, first.index, "".join(f"{line}\n{' ' * first.column}" for line in lines)
 
 
-def _flow(value: Json) -> str:
+def _one_line_yaml(value: Json) -> str:
     """The value as YAML on one line."""
     text = yaml_text([value], default_flow_style=True, width=math.inf, allow_unicode=True)
     return text.strip()[1:-1]

@@ -27,9 +27,10 @@ def advice_assessment(
     log: Path | None = None,
     is_live: bool = True,
 ) -> Assessment:
-    """The result of `advise` for people. details: facts about the run and about applied changes. arms: in the settings'
-    order. log: the file that was read
-    instead of the store. is_live: whether there is a store
+    """The result of `advise` for people.
+
+    details: facts about the run and about applied changes. arms: names in the order of the settings. log: file that was
+    read instead of the store. is_live: whether there is a store.
     """
     common: dict[str, Any] = {
         "title": "Is routing worth it?",
@@ -77,7 +78,7 @@ def arm_notes(material: WarmRows, *, incumbent: str | None, configured: Collecti
 def _actions(
     advice: Advice, details: Mapping[str, Any], *, incumbent: str | None, log: Path | None, is_live: bool
 ) -> Iterator[str]:
-    """Next steps, in lines that fit a terminal. The command that was run is never proposed unchanged."""
+    """Next steps, in lines that fit a terminal. Never proposes the same command unchanged."""
     if "incumbent" in details:
         done, *why = details["incumbent"]
         yield from (f"policy.incumbent: {done}", *why)

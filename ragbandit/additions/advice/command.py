@@ -7,8 +7,8 @@ import typer
 
 from ragbandit.additions.advice.applying import apply_advice
 from ragbandit.additions.advice.assessment import advice_assessment, arm_notes
-from ragbandit.additions.advice.run import AdviceRun, RunOptions, advice_on
-from ragbandit.additions.advice.verdict import Ask
+from ragbandit.additions.advice.run import AdviceRun, RunOptions
+from ragbandit.additions.advice.verdict import Criteria, advice_of
 from ragbandit.additions.evaluation.assessments import show_assessment
 from ragbandit.additions.evaluation.compared_arms import check_configured
 from ragbandit.additions.evaluation.outcomes import STORE, OutcomeReader
@@ -65,7 +65,7 @@ def advise_verb(
     loaded = configuration.load(config)
     settings = loaded.settings
     with show_progress(errors) as progress:
-        ask = Ask(folds=folds, worth=worth)
+        ask = Criteria(folds=folds, worth=worth)
         outcomes = OutcomeReader(settings=settings, progress=progress)
         if warm or apply:
             check_warm_policy(outcomes.policy, name=settings.policy.name)
@@ -80,11 +80,11 @@ def advise_verb(
             )
         else:
             if table is not None:
-                material = outcomes.of_table(table, columns=columns, skip_bad=skip_bad)
+                material = outcomes.read_table(table, columns=columns, skip_bad=skip_bad)
             else:
-                material = outcomes.of_log(log, skip_bad=skip_bad)
+                material = outcomes.read_log(log, skip_bad=skip_bad)
             check_configured(material.arms, configured=settings.arms, source=f"{material.source} arms")
-            advice = advice_on(material, settings=settings, ask=ask, progress=progress)
+            advice = advice_of(material.rows, source=material.source, settings=settings, ask=ask, progress=progress)
         if advice.verdict != "wrong log" and (apply or (warm and material.origin != STORE)):
             with open_store(config, make=True) as (settings, ledger):
                 encoder = make_encoder(settings.encoder, ledger=ledger)

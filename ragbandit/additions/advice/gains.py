@@ -1,4 +1,4 @@
-"""Gains of routing over always each arm, with their intervals, in either design.
+"""Gains of learned routing over each fixed arm, with intervals, from one of two kinds of data.
 
 Paired outcomes: the questions have the outcomes of every arm (a table, a run, or what a store has imported of them).
 Logged draws: each question has the outcome of one drawn arm, and replay estimates the rest.
@@ -36,14 +36,13 @@ _PARTIAL: Final = "the log has the probability of the drawn arm only: log the pr
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gains:
-    questions: int  #: number of questions on which the ways are compared
-    on: str = ""  #: these questions in words
+    questions: int  #: number of questions in the comparison
+    on: str = ""  #: description of these questions
     best: str = ""  #: fixed arm with the highest mean reward
-    #: routing compared with always each arm, the best arm first; arms that cannot be judged are last
+    #: comparisons of routing with each fixed arm, the best arm first; arms that cannot be judged are last
     comparisons: tuple[Comparison, ...] = ()
-    shares: Mapping[ArmName, float] = field(
-        default_factory=dict
-    )  #: share of the questions that routing sends to an arm
+    #: arm -> share of the questions that routing sends to it, in [0, 1]
+    shares: Mapping[ArmName, float] = field(default_factory=dict)
     frontier: tuple[FrontierPoint, ...] = ()  #: the fixed arms, and routing
     kinds: tuple[QuestionKind, ...] = ()  #: kinds of questions, and the arms that routing chooses for them
     kinds_of: str = ""  #: how well the kinds tell the questions apart
@@ -76,7 +75,7 @@ def paired_outcomes(rows: Sequence[Logged]) -> tuple[Outcomes | None, Sequence[L
     return (None, rows) if outcomes is None else (outcomes, [row for row in rows if row.decision.id not in known])
 
 
-def on_outcomes(
+def gains_on_outcomes(
     outcomes: Outcomes, *, log: MemoryLog, pmf: Matrix, reward: RewardSettings, schema: ContextSchema, confidence: float
 ) -> Gains:
     """Gains on known outcomes. pmf: routing's probabilities on the rows of the log, (n, K).
@@ -109,11 +108,11 @@ def on_outcomes(
         shares=dict(zip(complete, map(float, chosen.mean(axis=0)), strict=True)),
         kinds=mapped.kinds,
         kinds_of=mapped.sentence,
-        **_ordered(gains, judged=complete),
+        **_ordered_fields(gains, judged=complete),
     )
 
 
-def on_draws(
+def gains_on_draws(
     rows: Sequence[Logged],
     *,
     log: MemoryLog,
@@ -122,16 +121,16 @@ def on_draws(
     folds: int,
     progress: Progress,
 ) -> Gains | Sequence[str]:
-    """Gains as replay estimates them from these rows, the last rows of the log; or the faults of a wrong log."""
-    drawn = log_of(rows, source=log.opened.described)
+    """Gains that replay estimates from `rows`, which are the last rows of the log; or the faults of a wrong log."""
+    drawn = memory_log_of(rows, source=log.opened.described)
     columns = [log.log.arms.index(arm) for arm in drawn.log.arms]
     routed = {ROUTING: pmf[-len(rows) :][:, columns]}
     result = replay_pmfs(drawn, routed, baseline=ROUTING, folds=folds, progress=progress)
-    if result.faults:  # with the policy, replay also checks the log by the policy's importance weights
+    if result.faults:  # replay also checks the log by the importance weights of routing
         return result.faults
     is_partial = bool(np.count_nonzero(drawn.log.partial))  # type: ignore[arg-type] # None counts as 0
     gains = [
-        _mirrored(one, arm=arm, unit=cost_unit_of(reward), is_partial=is_partial)
+        _mirror(one, arm=arm, unit=cost_unit_of(reward), is_partial=is_partial)
         for arm, one in zip(drawn.log.arms, comparisons(result), strict=True)
     ]
     untried = {}
@@ -147,18 +146,18 @@ def on_draws(
         shares={arm: result.candidates[0].shares[arm] for arm in drawn.log.arms},
         notes=result.notes,
         untried=untried,
-        **_ordered(gains, judged=[arm for arm in drawn.log.arms if arm not in untried]),
+        **_ordered_fields(gains, judged=[arm for arm in drawn.log.arms if arm not in untried]),
     )
 
 
-def log_of(rows: Sequence[Logged], *, source: str) -> MemoryLog:
+def memory_log_of(rows: Sequence[Logged], *, source: str) -> MemoryLog:
     return memory_log(rows, mixed_arms=True, name=source).read()
 
 
-def _mirrored(comparison: Comparison, *, arm: ArmName, unit: str, is_partial: bool) -> Comparison:
-    """Routing compared with an arm, from replay's comparison of the arm with routing.
+def _mirror(comparison: Comparison, *, arm: ArmName, unit: str, is_partial: bool) -> Comparison:
+    """Turn replay's comparison of an arm with routing into a comparison of routing with the arm.
 
-    is_partial: whether the log has the probability of the drawn arm only: a choice per question has no estimate then.
+    is_partial: whether the log has only the probability of the drawn arm, so that routing has no estimate.
     """
     differences = dict[str, Any]()
     for part in PARTS:
@@ -174,7 +173,7 @@ def _mirrored(comparison: Comparison, *, arm: ArmName, unit: str, is_partial: bo
     return compare(ROUTING, f"always {arm}", **differences, **common)
 
 
-def _ordered(comparisons: Sequence[Comparison], *, judged: Sequence[ArmName]) -> dict[str, Any]:
+def _ordered_fields(comparisons: Sequence[Comparison], *, judged: Sequence[ArmName]) -> dict[str, Any]:
     """The fields `best`, `comparisons` (the best of the judged arms first) and `frontier`."""
 
     def place(comparison: Comparison) -> tuple[bool, float]:

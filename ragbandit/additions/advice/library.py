@@ -9,7 +9,7 @@ from ragbandit.additions.advice.applying import apply_advice
 from ragbandit.additions.advice.assessment import arm_notes
 from ragbandit.additions.advice.question_file import Questions, question_file
 from ragbandit.additions.advice.run import AdviceRun, RunOptions
-from ragbandit.additions.advice.verdict import Advice, Ask
+from ragbandit.additions.advice.verdict import Advice, Criteria
 from ragbandit.additions.evaluation.outcomes import OutcomeReader
 from ragbandit.router.offline.estimation import no_progress
 from ragbandit.router.serving.checks.questions import check_type, checked_number
@@ -30,7 +30,7 @@ def advise(
 ) -> Advice:
     """Run your pipelines on the same questions until the verdict is known: route, fix, or not enough.
 
-    Stored answers are used again. pipelines: arm -> function of the question that returns a text, (text, cost) or
+    Stored answers are reused. pipelines: arm -> function of the question that returns a text, (text, cost) or
     a mapping with `answer`, `steps` and `cost`. questions: question -> right answers, rows of `question` and
     `answers`, or a JSONL file. budget: most dollars. apply: let the policy learn the outcomes for this router, and
     write the best arm as incumbent and holdback for the next one. Raises InvalidInput, ConfigError.
@@ -40,7 +40,7 @@ def advise(
     settings = router.settings
     warnings: list[str] = []
     outcomes = OutcomeReader(settings=settings, progress=no_progress, router=router)
-    asking = AdviceRun(outcomes=outcomes, ask=Ask(), warn=warnings.append)
+    asking = AdviceRun(outcomes=outcomes, ask=Criteria(), warn=warnings.append)
     run = RunOptions(pipelines=pipelines, family=family, budget=budget)
     file = question_file(questions, folder=Path(settings.data_dir))
     details, material, advice = asking.finish(file, run=run, learns=apply)

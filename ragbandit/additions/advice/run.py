@@ -8,16 +8,15 @@ from typing import Any
 
 from rich.markup import escape
 
-from ragbandit.additions.advice.verdict import Advice, Ask, advice_of, check_question_count
-from ragbandit.additions.evaluation.compared_arms import compared_arms
+from ragbandit.additions.advice.verdict import Advice, Criteria, advice_of, check_question_count
+from ragbandit.additions.evaluation.compared_arms import load_compared_arms
 from ragbandit.additions.evaluation.file_questions import FileQuestions
-from ragbandit.additions.evaluation.kept_answers import Answers
-from ragbandit.additions.evaluation.labelled_questions import LabelledQuestion, distinct, read_questions
+from ragbandit.additions.evaluation.kept_answers import AnswerFile
+from ragbandit.additions.evaluation.labelled_questions import LabelledQuestion, first_rows, read_questions
 from ragbandit.additions.evaluation.outcomes import OutcomeReader
 from ragbandit.additions.evaluation.warm import WarmRows
 from ragbandit.router.cli.console import errors
-from ragbandit.router.config.settings import JUDGE_LINE, Settings
-from ragbandit.router.offline.estimation import Progress
+from ragbandit.router.config.settings import JUDGE_LINE
 from ragbandit.router.offline.logs.jsonl import write_records
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import counted
@@ -41,16 +40,12 @@ class RunOptions:
     answers: Path | None = None
 
 
-def advice_on(material: WarmRows, *, settings: Settings, ask: Ask, progress: Progress) -> Advice:
-    return advice_of(material.rows, source=material.source, settings=settings, ask=ask, progress=progress)
-
-
 @dataclass(kw_only=True)
 class AdviceRun:
     """Runs arms on the questions of a file, and makes the verdict on their outcomes."""
 
     outcomes: OutcomeReader
-    ask: Ask
+    ask: Criteria
     warn: Callable[[str], None] = lambda text: errors.print(escape(text), soft_wrap=True, highlight=False)
 
     def finish(self, questions: Path, *, run: RunOptions, learns: bool) -> tuple[dict[str, Any], WarmRows, Advice]:
@@ -61,14 +56,14 @@ class AdviceRun:
         settings = self.outcomes.settings
         rows = self._rows(questions, options=run)
         check_question_count(len(rows), folds=self.ask.folds, source=str(questions))
-        arms = compared_arms(settings, names=run.arms, pipelines=run.pipelines, learns=learns)
+        arms = load_compared_arms(settings, names=run.arms, pipelines=run.pipelines, learns=learns)
         judge = None
         if settings.judge.generator is not None and any(not row.answers for row in rows):
             judge = make_scorer(settings.judge, reward=settings.reward, chosen=JUDGE)
         file = run.answers or Path(settings.data_dir) / "evaluations" / f"{questions.stem}.jsonl"
         log = file.with_name(f"{file.stem}.outcomes.jsonl")
         ask = replace(self.ask, confidence=shared_confidence(len(rows)))
-        with Answers(file, resume=True) as stored:
+        with AnswerFile(file, resume=True) as stored:
             asked = FileQuestions(
                 rows,
                 arms=arms,
@@ -96,7 +91,7 @@ class AdviceRun:
             remedy = "give it more time or money; the same command reuses the stored answers"
             raise InvalidInput("no question was answered by every arm", field="questions", remedy=remedy)
         write_records(log, asked.records)
-        material = self.outcomes.of_log(log, skip_bad=False)
+        material = self.outcomes.read_log(log, skip_bad=False)
         return asking.facts(), material, self._advice(material, ask=ask)
 
     def _rows(self, questions: Path, *, options: RunOptions) -> Sequence[LabelledQuestion]:
@@ -105,17 +100,20 @@ class AdviceRun:
         rows = read_questions(
             questions, family=options.family, limit=options.limit, unlabelled=unlabelled, remedy=remedy
         )
-        first_rows = distinct(rows)
-        repeated = len(rows) - len(first_rows)
+        kept_rows = first_rows(rows)
+        repeated = len(rows) - len(kept_rows)
         if repeated:
             self.warn(f"left out: {counted(repeated, 'row')} with a repeated question, whose first row counts")
-        return first_rows
+        return kept_rows
 
-    def _advice(self, material: WarmRows, *, ask: Ask) -> Advice:
-        return advice_on(material, settings=self.outcomes.settings, ask=ask, progress=self.outcomes.progress)
+    def _advice(self, material: WarmRows, *, ask: Criteria) -> Advice:
+        outcomes = self.outcomes
+        return advice_of(
+            material.rows, source=material.source, settings=outcomes.settings, ask=ask, progress=outcomes.progress
+        )
 
-    def _is_known(self, file: Path, records: list[dict[str, Json]], *, ask: Ask) -> bool:
+    def _is_known(self, file: Path, records: list[dict[str, Json]], *, ask: Criteria) -> bool:
         """Whether these records suffice for a verdict."""
-        write_records(file, [*records])  # others are added meanwhile
-        material = self.outcomes.of_log(file, skip_bad=False)
+        write_records(file, [*records])  # a copy, because concurrent answers add records
+        material = self.outcomes.read_log(file, skip_bad=False)
         return self._advice(material, ask=ask).verdict != "not enough"

@@ -16,9 +16,9 @@ from typing import Any, Final, Literal
 
 from ragbandit.additions.advice.gains import (
     Gains,
-    log_of,
-    on_draws,
-    on_outcomes,
+    gains_on_draws,
+    gains_on_outcomes,
+    memory_log_of,
     paired_outcomes,
 )
 from ragbandit.additions.evaluation.warm import question_numbers
@@ -46,7 +46,7 @@ _PROBABILITIES: Final = "the probabilities that the arms were drawn with; `ragba
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ask:
+class Criteria:
     folds: int = 5
     worth: float = WORTH  #: smallest gain in reward per question that justifies a router
     #: confidence of the comparisons of paired outcomes; logged draws always have CONFIDENCE
@@ -58,8 +58,8 @@ class Advice(Gains):
     verdict: Kind
     sentence: str = ""
     missing: str | None = None  #: evidence missing for the verdict route or fix; None with a verdict
-    progress: float = 1.0  #: share of the evidence for a verdict that is there
-    ask: Ask = field(default_factory=Ask)
+    progress: float = 1.0  #: share of the evidence for a verdict that exists, in [0, 1]
+    ask: Criteria = field(default_factory=Criteria)
 
     def as_json(self) -> dict[str, Any]:
         values: dict[str, Any] = finite_json(asdict(self))
@@ -67,14 +67,19 @@ class Advice(Gains):
 
 
 def advice_of(
-    rows: Sequence[Logged], *, source: str, settings: Settings, ask: Ask | None = None, progress: Progress = no_progress
+    rows: Sequence[Logged],
+    *,
+    source: str,
+    settings: Settings,
+    ask: Criteria | None = None,
+    progress: Progress = no_progress,
 ) -> Advice:
     """Compute the verdict on the configured policy from logged rows, which must have features if the policy needs them.
 
     Raises InvalidInput if there are fewer questions than folds.
     """
     policy = learner_of(untrained_policy(settings.policy_definition))
-    adviser = _Adviser(policy=policy, settings=settings, ask=ask or Ask(), progress=progress)
+    adviser = _Adviser(policy=policy, settings=settings, ask=ask or Criteria(), progress=progress)
     return adviser.advice(rows, source=source)
 
 
@@ -82,13 +87,13 @@ def advice_of(
 class _Adviser:
     policy: Policy  #: untrained; copies with its params learn
     settings: Settings
-    ask: Ask
+    ask: Criteria
     progress: Progress
 
     def advice(self, rows: Sequence[Logged], *, source: str) -> Advice:
         outcomes, drawn = paired_outcomes([row for row in rows if row.reward.has_parts] or rows)
         judged = [*(outcomes.rows if outcomes is not None else ()), *drawn]
-        log = log_of(judged, source=source)
+        log = memory_log_of(judged, source=source)
         settings, reward = settings_in_force(self.settings.policy, arms=log.log.arms), self.settings.reward
         pmf, notes = crossfitted(
             log,
@@ -103,14 +108,14 @@ class _Adviser:
         about: dict[str, Any] = {"verdict": "not enough", "ask": self.ask}
         advice = None
         if outcomes is not None:
-            gains = on_outcomes(outcomes, schema=self.settings.context, confidence=self.ask.confidence, **common)
-            advice = with_verdict(Advice(**_fields(gains, notes=notes), **about))
+            gains = gains_on_outcomes(outcomes, schema=self.settings.context, confidence=self.ask.confidence, **common)
+            advice = decide_verdict(Advice(**_gain_fields(gains, notes=notes), **about))
             if not drawn or advice.comparisons[0].verdict in ("better", "worse"):
                 return advice
-        estimate = on_draws(drawn, folds=self.ask.folds, progress=self.progress, **common)
+        estimate = gains_on_draws(drawn, folds=self.ask.folds, progress=self.progress, **common)
         if not isinstance(estimate, Gains):
             return _wrong_log(estimate, rows=drawn)
-        estimated = with_verdict(Advice(**_fields(estimate, notes=notes), **about))
+        estimated = decide_verdict(Advice(**_gain_fields(estimate, notes=notes), **about))
         return advice if advice is not None and _width(advice) <= _width(estimated) else estimated
 
     def _folds(self, rows: Sequence[Logged], *, log: MemoryLog) -> Indices:
@@ -126,7 +131,7 @@ def check_question_count(questions: int, *, folds: int, source: str) -> None:
         raise InvalidInput(message, field=source, remedy="give more questions, or fewer folds (--folds)")
 
 
-def _fields(gains: Gains, *, notes: Sequence[str]) -> dict[str, Any]:
+def _gain_fields(gains: Gains, *, notes: Sequence[str]) -> dict[str, Any]:
     return {each.name: getattr(gains, each.name) for each in fields(gains)} | {"notes": (*notes, *gains.notes)}
 
 
@@ -141,8 +146,8 @@ def _wrong_log(faults: Sequence[str], *, rows: Sequence[Logged]) -> Advice:
     return Advice(verdict="wrong log", sentence=sentence, questions=questions, missing=_PROBABILITIES, progress=0.0)
 
 
-def with_verdict(advice: Advice) -> Advice:
-    """The advice with its verdict, from the comparison with the best fixed arm."""
+def decide_verdict(advice: Advice) -> Advice:
+    """Set the verdict, from the comparison with the best fixed arm."""
     best, ask = advice.comparisons[0], advice.ask
     gain, on = best.reward, f"; {advice.on}"
     if best.verdict == "better":
@@ -152,7 +157,7 @@ def with_verdict(advice: Advice) -> Advice:
     if is_small and advice.questions >= FEWEST_TO_FIX and not advice.untried:
         adds = f"routing adds {words.interval_words(gain)} reward a question, less than {ask.worth:g}"
         return replace(advice, verdict="fix", sentence=f"fix: {best.second}: {adds}; do not route{on}")
-    missing, progress = _missing(advice)
+    missing, progress = _missing_evidence(advice)
     if best.verdict == NOT_KNOWN:
         best = replace(best, missing=missing, progress=progress)
         sentence = words.sentence(best)
@@ -163,7 +168,7 @@ def with_verdict(advice: Advice) -> Advice:
     return replace(advice, sentence=f"not enough: {sentence}{on}", comparisons=comparisons, **changes)
 
 
-def _missing(advice: Advice) -> tuple[str, float]:
+def _missing_evidence(advice: Advice) -> tuple[str, float]:
     """Returns (evidence that the verdict route or fix needs, share of it that exists).
 
     Assumes that the gain stays, and that its interval narrows like 1 / sqrt(questions).

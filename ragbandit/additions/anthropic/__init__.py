@@ -1,6 +1,6 @@
 """Anthropic's Messages: its door `/v1/messages`, its dialect, and models behind it as a generator.
 
-It reads headers that its dialect alone has, as the version of the interface.
+The door also reads headers that only Anthropic's clients send, for example the version of the interface.
 """
 
 from ragbandit.shared.additions import Addition

@@ -28,8 +28,8 @@ from ragbandit.shared.types.encodings import Encoding
 endpoints = Endpoints("Anthropic", errors=ERRORS, any_parameter=True)
 _MESSAGE: Final = message_schema(roles=("user", "assistant"), texts=("text",))
 _USER_ID: Final = "metadata.user_id"
-#: headers of a client that servers of Anthropic get
-_PASSED: Final = (VERSION, "anthropic-beta")
+#: client headers that are passed on to Anthropic's servers
+_PASSED_HEADERS: Final = (VERSION, "anthropic-beta")
 
 
 class MessagesBody(OpenAIBody):
@@ -70,7 +70,7 @@ class Messages(ChatDoor[MessagesBody]):
         user = self._user(body)
         if foreign:
             chat = replace(chat, sent=replace(chat.sent, needs=(*chat.sent.needs, NEED)))
-        headers = {name: request.headers[name] for name in _PASSED if name in request.headers}
+        headers = {name: request.headers[name] for name in _PASSED_HEADERS if name in request.headers}
         read = {"metadata": fields.get("metadata"), "max_tokens": chat.fields.get("max_tokens")}  # a whole number
         fields = {name: value for name, value in fields.items() if name not in read}
         fields |= {name: value for name, value in read.items() if value is not None}
@@ -86,7 +86,7 @@ class Messages(ChatDoor[MessagesBody]):
         )
 
     @reads_body
-    def tokens(self, _request: Request, body: MessagesBody) -> Json:
+    def count_tokens(self, _request: Request, body: MessagesBody) -> Json:
         """Estimated tokens of a request. Raises InvalidInput."""
         fields, encoding = body.fields()
         return read_chat(chat_of(fields, encoding, joined=True)[0], passed=True, encoding=encoding).sent.tokens
@@ -134,7 +134,7 @@ async def create(body: MessagesBody, request: Request, idempotency_key: Idempote
 )
 async def count_tokens(body: MessagesBody, request: Request) -> Response:
     """Estimate the tokens of a request, as the decision does. No model is asked."""
-    return JsonReply({"input_tokens": await Messages().tokens(request, body)})
+    return JsonReply({"input_tokens": await Messages().count_tokens(request, body)})
 
 
 DOOR: Final = Door(

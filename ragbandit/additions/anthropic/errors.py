@@ -17,7 +17,7 @@ from ragbandit.router.api.openai.errors import as_openai_error
 from ragbandit.router.api.request_state import request_state
 from ragbandit.router.api.schemas.responses import JsonReply, object_description
 
-#: paths of Anthropic's interface, with any base URL; paths that others have too only count with its header
+#: paths of Anthropic's interface, with any base URL. The group `shared` are paths of other interfaces too
 _PATHS: Final = re.compile(
     r"(/v\d|/api|/anthropic)*/(messages|complete|(?P<shared>models|files|skills|organizations))(/.*)?", re.DOTALL
 )

@@ -41,8 +41,8 @@ class AnthropicGenerator(ChatGenerator):
 
     def prompt_fields(self, request: Request, *, streams: bool) -> dict[str, Any]:
         """The fields of the request to the server for a prompt."""
-        body, fitted = self._converted(prompt_body(request, options=self._options), streams=streams)
-        return self._whole(body, streams=streams, fitted=fitted)
+        body, fitted = self._convert_chat(prompt_body(request, options=self._options), streams=streams)
+        return self._fit_and_add_options(body, streams=streams, fitted=fitted)
 
     def chat_fields(
         self, request: Request, *, sent: Conversation, streams: bool
@@ -63,8 +63,8 @@ class AnthropicGenerator(ChatGenerator):
                 ignored.append("response_format")
             more: Any = {"is_limit_named": request.is_limit_named, "effort": request.effort}
             chat = chat_body(sent, options=options, **more)
-            body, fitted = self._converted(chat, streams=streams)
-        return self._whole(body, streams=streams, fitted=fitted), ignored, fitted
+            body, fitted = self._convert_chat(chat, streams=streams)
+        return self._fit_and_add_options(body, streams=streams, fitted=fitted), ignored, fitted
 
     def pieces(self, fields: Mapping[str, Any], *, call: PromptCall) -> AsyncIterator[list[Piece]]:
         """Send a request, read its reply, and yield the pieces that arrived together."""
@@ -74,14 +74,14 @@ class AnthropicGenerator(ChatGenerator):
             self._connection(), fields, reply=reply, headers=headers, write=call.body_bytes, convert=convert
         )
 
-    def _converted(self, chat: Mapping[str, Any], *, streams: bool) -> tuple[dict[str, Any], RequestChanges]:
-        """A chat completion as a request for Messages."""
+    def _convert_chat(self, chat: Mapping[str, Any], *, streams: bool) -> tuple[dict[str, Any], RequestChanges]:
+        """Convert a chat completion to a request for Messages. Returns (request, changes that fitted it)."""
         fields, fitted = fit_before_messages(chat, takes=self.takes)
         fields = with_options(fields, streams=streams, model=self.name, options=self._options)
         return messages_of(fields, max_tokens=self._options.max_tokens), fitted
 
-    def _whole(self, body: Mapping[str, Any], *, streams: bool, fitted: RequestChanges) -> dict[str, Any]:
-        """The request with the changes that the options make."""
+    def _fit_and_add_options(self, body: Mapping[str, Any], *, streams: bool, fitted: RequestChanges) -> dict[str, Any]:
+        """Fit the request to the server, and set the fields of the options."""
         own = self._options.fields
         whole = fit_messages(body, model=self.name, takes=self.takes, fitted=fitted)
         whole |= {"model": self.name, "stream": streams, **own}

@@ -19,12 +19,12 @@ from ragbandit.shared.types import Decision, DeltaPiece, Outcome, StatusNote, Te
 _DELTAS: Final = {"text": "text_delta", "thinking": "thinking_delta", "signature": "signature_delta"}
 
 
-def _head(decision: Decision) -> dict[str, Any]:
+def _message_fields(decision: Decision) -> dict[str, Any]:
     name = replies.answering_model(decision)
     return {"id": f"{MESSAGE_PREFIX}{decision.id}", "type": "message", "role": "assistant", "model": name}
 
 
-def _end(
+def _final_fields(
     decision: Decision, outcome: Outcome, *, base: str, saved: float | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns (why the answer ended, usage and the facts about the decision)."""
@@ -45,15 +45,15 @@ def _end(
 
 def message_reply(decision: Decision, outcome: Outcome, *, base: str, saved: float | None) -> dict[str, Any]:
     """The whole reply. base: URL of this service. saved: dollars that the answer saved; None if unknown."""
-    stop, facts = _end(decision, outcome, base=base, saved=saved)
+    stop, facts = _final_fields(decision, outcome, base=base, saved=saved)
     content = content_of(replies.message_of(outcome), text=outcome.answer or "")
-    return {**replies.further_fields(outcome), **_head(decision), "content": content, **stop, **facts}
+    return {**replies.further_fields(outcome), **_message_fields(decision), "content": content, **stop, **facts}
 
 
 class MessageStream:
     """Makes the events of one streamed reply, as bytes. It has the methods of ChatStream.
 
-    Blocks follow each other, but the pieces of a chat's calls may be mixed, so calls come at the end.
+    Blocks are sent one after the other. Pieces of several tool calls may arrive interleaved, so calls are sent last.
     """
 
     def __init__(self, decision: Decision, *, base: str) -> None:
@@ -61,7 +61,7 @@ class MessageStream:
         #: number of blocks so far, and type of the block that has not ended; "" if there is none
         self._blocks, self._kind, self._is_started = 0, "", False
         self._ping_at = time.monotonic() + PING_S
-        #: blocks whose text before them has not come yet, and number of characters of text so far
+        #: blocks that wait for the text before them, and number of characters of text sent so far
         self._pending, self._shown = list[Mapping[str, Any]](), 0
 
     @property
@@ -75,92 +75,102 @@ class MessageStream:
         if isinstance(event, StatusNote):
             return []
         if isinstance(event, TextPiece):
-            return self._flow(event.text)
+            return self._text_events(event.text)
         delta, blocks = event.delta, whole_blocks(event.delta)
         thoughts = thoughts_of(delta)
         if self._kind != "thinking" and any(block.get("thinking") for block in blocks):
             thoughts = ""  # a whole reply has them in its blocks, too
         self._pending += blocks
-        events = [*self._piece("thinking", thoughts), *self._flow(), *self._flow(words_of(delta.get("refusal")))]
+        events = [
+            *self._piece_events("thinking", thoughts),
+            *self._text_events(),
+            *self._text_events(words_of(delta.get("refusal"))),
+        ]
         if not events and time.monotonic() > self._ping_at:  # a long call, whose events come at the end
             self._ping_at = time.monotonic() + PING_S
-            return [*self._start(), _event("ping")]
+            return [*self._start_events(), _event("ping")]
         return events
 
-    def _flow(self, text: str = "", *, is_end: bool = False) -> list[bytes]:
-        """The events for text, and for the blocks between its parts."""
+    def _text_events(self, text: str = "", *, is_end: bool = False) -> list[bytes]:
+        """The events for text, and for the pending blocks between its parts. is_end: whether no more text follows."""
         events = list[bytes]()
         while self._pending:
             size = max(0, (count_of(self._pending[0].get("at")) or 0) - self._shown)
             if size > len(text) and not is_end:
                 break
-            events += [*self._piece("text", text[:size]), *self._block(self._pending.pop(0))]
+            events += [*self._piece_events("text", text[:size]), *self._block_events(self._pending.pop(0))]
             self._shown, text = self._shown + len(text[:size]), text[size:]
         self._shown += len(text)
-        return events + self._piece("text", text)
+        return events + self._piece_events("text", text)
 
     def end(self, outcome: Outcome, *, saved: float | None) -> list[bytes]:
         calls = map(call_block, objects_in(replies.message_of(outcome).get("tool_calls") or []))
         events = [
-            *self._start(),
-            *self._flow(spoken_answer(outcome), is_end=True),  # Messages have no audio
-            *(event for call in calls for event in self._whole(call)),
-            *self._close(),
+            *self._start_events(),
+            *self._text_events(spoken_answer(outcome), is_end=True),  # Messages have no audio
+            *(event for call in calls for event in self._whole_block_events(call)),
+            *self._close_block(),
         ]
-        stop, facts = _end(self.decision, outcome, base=self._base, saved=saved)
+        stop, facts = _final_fields(self.decision, outcome, base=self._base, saved=saved)
         return [*events, _event("message_delta", delta=stop, **facts), _event("message_stop")]
 
     def failure(self, error: Mapping[str, Any]) -> list[bytes]:
         return [event_bytes(error_event(error), name="error")]
 
-    def _start(self) -> list[bytes]:
+    def _start_events(self) -> list[bytes]:
         if self._is_started:
             return []
         self._is_started, usage = True, {"input_tokens": 0, "output_tokens": 0}
-        message = {**_head(self.decision), "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+        message = {
+            **_message_fields(self.decision),
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage,
+        }
         return [_event("message_start", message=message)]
 
-    def _begin(self, block: Mapping[str, Any]) -> list[bytes]:
-        events = [*self._start(), *self._close()]
+    def _begin_block(self, block: Mapping[str, Any]) -> list[bytes]:
+        events = [*self._start_events(), *self._close_block()]
         self._blocks, self._kind = self._blocks + 1, str(block.get("type"))
         return [*events, _event("content_block_start", index=self._blocks - 1, content_block=block)]
 
-    def _close(self) -> list[bytes]:
+    def _close_block(self) -> list[bytes]:
         kind, self._kind = self._kind, ""
         return [_event("content_block_stop", index=self._blocks - 1)] if kind else []
 
-    def _delta(self, kind: str, **fields: Any) -> list[bytes]:
+    def _delta_event(self, kind: str, **fields: Any) -> list[bytes]:
         return [_event("content_block_delta", index=self._blocks - 1, delta={"type": kind, **fields})]
 
-    def _piece(self, kind: str, text: str) -> list[bytes]:
+    def _piece_events(self, kind: str, text: str) -> list[bytes]:
         if not text:
             return []
         more = {"signature": ""} if kind == "thinking" else {}
-        events = [] if self._kind == kind else self._begin({"type": kind, kind: "", **more})
-        return events + self._delta(_DELTAS[kind], **{kind: text})
+        events = [] if self._kind == kind else self._begin_block({"type": kind, kind: "", **more})
+        return events + self._delta_event(_DELTAS[kind], **{kind: text})
 
-    def _whole(self, block: Mapping[str, Any]) -> list[bytes]:
+    def _whole_block_events(self, block: Mapping[str, Any]) -> list[bytes]:
         """The events of a block whose content comes at once."""
         empty: dict[str, Any] = {name: "" for name in _DELTAS if name in block}
-        events = self._begin({**block, **empty, **({"input": {}} if "input" in block else {})})
+        events = self._begin_block({**block, **empty, **({"input": {}} if "input" in block else {})})
         for name, kind in _DELTAS.items():
-            events += self._delta(kind, **{name: block[name]}) if block.get(name) else []
+            events += self._delta_event(kind, **{name: block[name]}) if block.get(name) else []
         if block.get("input"):
-            events += self._delta("input_json_delta", partial_json=json.dumps(block["input"]))
-        return events + self._close()
+            events += self._delta_event("input_json_delta", partial_json=json.dumps(block["input"]))
+        return events + self._close_block()
 
-    def _block(self, sent: Mapping[str, Any]) -> list[bytes]:
+    def _block_events(self, sent: Mapping[str, Any]) -> list[bytes]:
         """The events for a whole block, which ends the open block if its text came in pieces."""
         block = {name: value for name, value in sent.items() if name not in ("at", "index")}
         kind, events = block.get("type"), list[bytes]()
         if kind == "citations":
             for citation in block.get("citations") or () if self._kind == "text" else ():
-                events += self._delta("citations_delta", citation=citation)
+                events += self._delta_event("citations_delta", citation=citation)
         elif kind == "thinking" == self._kind:
-            events = self._delta("signature_delta", signature=block.get("signature"))
+            events = self._delta_event("signature_delta", signature=block.get("signature"))
         else:
-            return self._whole(block)
-        return events + self._close()
+            return self._whole_block_events(block)
+        return events + self._close_block()
 
 
 def _event(kind: str, **fields: Any) -> bytes:

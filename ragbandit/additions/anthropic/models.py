@@ -9,13 +9,13 @@ from ragbandit.router.api.openai.replies import ListedModel, ModelList
 def anthropic_models(models: ListedModel | ModelList) -> dict[str, Any]:
     """A model, or a list of models, in Anthropic's shape."""
     if models["object"] == "model":
-        return _model(models)
-    data = list(map(_model, models["data"]))
+        return _model_info(models)
+    data = list(map(_model_info, models["data"]))
     ids = [info["id"] for info in data] or [None]
     return {"data": data, "has_more": False, "first_id": ids[0], "last_id": ids[-1]}
 
 
-def _model(model: ListedModel) -> dict[str, Any]:
+def _model_info(model: ListedModel) -> dict[str, Any]:
     made_at = datetime.fromtimestamp(model["created"], UTC).isoformat()
     name = model["id"]
     window = {"max_input_tokens": model["context_length"]} if "context_length" in model else {}

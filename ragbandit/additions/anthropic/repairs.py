@@ -1,4 +1,4 @@
-"""Requests for Messages again, in the form that the refusal of a newer model names."""
+"""Repairs of requests for Messages that newer models refuse."""
 
 import re
 from collections.abc import Mapping

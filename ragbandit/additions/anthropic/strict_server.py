@@ -12,7 +12,7 @@ _PLAIN: Final = "[a-zA-Z0-9_-]+"
 
 
 def messages_refusal(body: Body) -> str | None:
-    """The message of the 400 with which Anthropic refuses a request for Messages; None if it takes it."""
+    """The message of Anthropic's 400 for a request for Messages; None if Anthropic accepts the request."""
     return next(_faults(body), None)
 
 
@@ -23,9 +23,9 @@ def _faults(body: Body) -> Faults:
         return
     if messages[0]["role"] != "user":
         yield 'messages: first message must use the "user" role'
-    yield from _turns(messages)
+    yield from _turn_faults(messages)
     for number, message in enumerate(messages):
-        yield from _blocks(_blocks_of(message), where=f"messages.{number}")
+        yield from _block_faults(_blocks_of(message), where=f"messages.{number}")
     last = messages[-1]
     if last["role"] == "assistant":
         end = _blocks_of(last)[-1]
@@ -33,7 +33,7 @@ def _faults(body: Body) -> Faults:
             yield "messages: final assistant content cannot end with trailing whitespace, nor with a call"
     if not isinstance(body.get("system", ""), str) and any(not part["text"].strip() for part in body["system"]):
         yield "system: text content blocks must be non-empty"
-    yield from _native(body)
+    yield from _option_faults(body)
 
 
 def _blocks_of(message: Mapping[str, Any]) -> list[Any]:
@@ -41,8 +41,8 @@ def _blocks_of(message: Mapping[str, Any]) -> list[Any]:
     return content if isinstance(content, list) else [{"type": "text", "text": content}]
 
 
-def _turns(messages: Sequence[Any]) -> Faults:
-    """Results follow their calls at once, at the beginning of the user's turn."""
+def _turn_faults(messages: Sequence[Any]) -> Faults:
+    """Yield the faults of turns: results must directly follow their calls, at the beginning of the user's turn."""
     uses, seen = list[str](), set[str]()
     for number, message in enumerate(messages):
         blocks, where = _blocks_of(message), f"messages.{number}"
@@ -60,7 +60,7 @@ def _turns(messages: Sequence[Any]) -> Faults:
             uses, seen = uses + new, seen | set(new)
 
 
-def _blocks(blocks: Sequence[Any], *, where: str) -> Faults:
+def _block_faults(blocks: Sequence[Any], *, where: str) -> Faults:
     for block in blocks:
         if block.get("type") == "text" and not block["text"].strip():
             yield f"{where}: text content blocks must contain non-whitespace text"
@@ -71,10 +71,10 @@ def _blocks(blocks: Sequence[Any], *, where: str) -> Faults:
         if block.get("type") == "image" and source.get("type") == "base64" and source.get("media_type") not in _IMAGES:
             yield f"{where}: media_type must be one of {', '.join(_IMAGES)}"
         if isinstance(block.get("content"), list) and block.get("type") == "tool_result":
-            yield from _blocks(block["content"], where=where)
+            yield from _block_faults(block["content"], where=where)
 
 
-def _native(body: Body) -> Faults:
+def _option_faults(body: Body) -> Faults:
     names = [tool.get("name") for tool in body.get("tools") or []]
     if len(names) > len(set(names)):
         yield "tools: Tool names must be unique."
@@ -93,10 +93,10 @@ def _native(body: Body) -> Faults:
         elif schema.keys() & {"anyOf", "oneOf", "allOf"} or not isinstance(schema.get("required", []), list):
             yield "tools: input_schema is invalid"
     form = (body.get("output_config") or {}).get("format") or {}
-    yield from _closed(form.get("schema"))
+    yield from _schema_faults(form.get("schema"))
 
 
-def _closed(schema: Any) -> Faults:
+def _schema_faults(schema: Any) -> Faults:
     if not isinstance(schema, dict):
         return
     for name in schema.keys() & set(_NO_LIMITS):
@@ -104,4 +104,4 @@ def _closed(schema: Any) -> Faults:
     if schema.get("type") == "object" and schema.get("additionalProperties") is not False:
         yield "output_config.format: additionalProperties must be false"
     for part in [*(schema.get("properties") or {}).values(), schema.get("items"), *(schema.get("anyOf") or [])]:
-        yield from _closed(part)
+        yield from _schema_faults(part)

@@ -52,7 +52,7 @@ class CascadeParams(ArmParams):
     judge: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     #: condition: the mean log-probability of the first answer's tokens, which its model must return, is below this
     logprob: Annotated[float, Field(le=0.0)] | None = None
-    keep: bool = True  #: the first answer is given if the arm `then` fails before its first text
+    keep: bool = True  #: whether the first answer is given if the arm `then` fails before it sends text
     forms: list[str] = field(default_factory=list)  #: phrases that mean "no answer"; [] for the built-in phrases
 
 
@@ -74,7 +74,7 @@ class Cascade(ParamsArm[CascadeParams], CompositeArm):
         if not any(getattr(self._params, condition) not in (None, False) for condition in _CONDITIONS):
             remedy = f"set one of {', '.join(_CONDITIONS)}"
             raise ConfigError("the cascade has no condition", field=f"arms.{self.name}", remedy=remedy)
-        self._forms = tuple(map(_plain, self._params.forms or ABSTENTIONS))
+        self._forms = tuple(map(_plain_words, self._params.forms or ABSTENTIONS))
         self._check: Check | None = None
         self._judge: Grader | None = None
 
@@ -133,7 +133,7 @@ class Cascade(ParamsArm[CascadeParams], CompositeArm):
         """
         if not self.parts:
             raise ArmFailed(f"the arms of the cascade {self.name} are not set", remedy="call the cascade's method bind")
-        first, reason = await self._first(question, run=run)
+        first, reason = await self._ask_first(question, run=run)
         run.note_branch("first_answer", reason or "it stands")
         if first is not None and reason is None:
             return first
@@ -147,7 +147,7 @@ class Cascade(ParamsArm[CascadeParams], CompositeArm):
             run.note_branch("second_answer", f"it failed: {error_text(error)}")
             return replace(first, stop_reason=SECOND_FAILED)
 
-    async def _first(self, question: str, *, run: Run) -> tuple[Answer | None, str | None]:
+    async def _ask_first(self, question: str, *, run: Run) -> tuple[Answer | None, str | None]:
         """Ask the first arm. Returns (answer or None if it failed, reason to ask the second arm or None)."""
         recorder = _LogprobRecorder(self.parts["first"].generator)
         first_part = self.parts["first"]
@@ -169,9 +169,9 @@ class Cascade(ParamsArm[CascadeParams], CompositeArm):
         first, *others = await run_calls([partial(attempt, part) for part in parts], run=run, caps=tuple(run.used))
         if isinstance(first, ArmFailed):
             return None, f"it failed: {error_text(first)}"
-        if first.stop_reason == NO_TEXT:  # images alone, which no condition can read
+        if first.stop_reason == NO_TEXT:  # the answer has only images, which no condition can read
             return first, None
-        reason = self._reason_to_go_on(first.text, others=others, recorder=recorder)
+        reason = self._reason_for_second_arm(first.text, others=others, recorder=recorder)
         if reason is None and self._check is not None:
             sources = tuple(run.shown.values())
             score = asyncio.to_thread(self._check.score, question=question, answer=first.text, sources=sources)
@@ -181,7 +181,7 @@ class Cascade(ParamsArm[CascadeParams], CompositeArm):
             reason = await _reason_if_below(grade, threshold=self._params.judge or 0.0, what="judge", run=run)
         return first, reason
 
-    def _reason_to_go_on(
+    def _reason_for_second_arm(
         self, text: str, *, others: list[Answer | ArmFailed], recorder: "_LogprobRecorder"
     ) -> str | None:
         """Test the conditions that need no further call. Returns the reason to ask the second arm, or None."""
@@ -201,7 +201,7 @@ class Cascade(ParamsArm[CascadeParams], CompositeArm):
     async def _grade(self, judge: Grader, question: str, *, answer: str, run: Run) -> float:
         sources = tuple(run.shown.values())
         with _sub_run(run, generator=judge.generator, retriever=run.retriever, stream=AnswerStream()) as sub_run:
-            within, bill = _WithinRun(sub_run), Account()  # the run counts the cost itself
+            within, bill = _RunModel(sub_run), Account()  # the run counts the cost itself
             grade = await judge.score(question, answer=answer, sources=sources, bill=bill, generator=within)
         return grade.value
 
@@ -227,8 +227,8 @@ class _NotesOnly(AnswerStream):
         self._stream.note(text)
 
 
-class _WithinRun(GeneratorAround):
-    """Asks the run's model within the run: its budget and deadline hold, and its trace and cost have the call."""
+class _RunModel(GeneratorAround):
+    """Asks the model of a run within the run's budget and deadline, so the run's trace and cost include the call."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run.generator)
@@ -299,9 +299,9 @@ def same_answer(first: str, second: str) -> bool:
 
 
 def _abstains(text: str, *, forms: tuple[str, ...]) -> bool:
-    answer = _plain(text)
+    answer = _plain_words(text)
     return not answer or any(f"{answer} ".startswith(f"{form} ") or f" {answer}".endswith(f" {form}") for form in forms)
 
 
-def _plain(text: str) -> str:
+def _plain_words(text: str) -> str:
     return " ".join(words(text))

@@ -86,7 +86,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
     algorithm: ClassVar[str]
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"text"})
     deterministic: ClassVar[bool] = True
-    #: it would never choose an arm that its table lacks
+    #: because the policy never chooses an arm that its training table lacks
     needs_every_arm: ClassVar[bool] = True
     #: True to keep the epoch with the smallest loss on held-out rows, False to keep the one with the highest accuracy
     least_loss: ClassVar[bool]
@@ -96,7 +96,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
         self.fitting = fitting
         #: arms of the training table, the only arms that can be chosen; () if untrained
         self.trained_arms: tuple[ArmName, ...] = ()
-        #: rows of the last `fit` that chose the epoch, and were not learned
+        #: rows that the last `fit` held out to choose the epoch
         self.held_out: tuple[TableRow, ...] = ()
         self.report: Mapping[str, Json] | None = None
         #: mean number of steps of each trained arm in the training rows
@@ -116,7 +116,8 @@ class TableClassifier(PerQuestionPolicy, ABC):
         """Returns (mean loss, as a differentiable tensor; accuracy in [0, 1]) of arguments with a row per question."""
 
     @abstractmethod
-    def _choice(self, outputs: "Tensor", *, arms: Sequence[ArmName]) -> PolicyOutput: ...
+    def _choice(self, outputs: "Tensor", *, arms: Sequence[ArmName]) -> PolicyOutput:
+        """Choose among the offered arms. outputs: the network's outputs for one question, shape (trained arms,)."""
 
     @property
     def tolerance(self) -> float:
@@ -167,7 +168,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
             "rows": len(rows),
             "used": len(examples),
             "dropped": len(rows) - len(examples),
-            "inductive": sum(not _right(row) and 1.0 in target for row, target in examples),
+            "inductive": sum(not _right_arms(row) and 1.0 in target for row, target in examples),
             "labels": dict(zip(arms, (targets == 1.0).sum(axis=0).tolist(), strict=True)),
             "validation_rows": held_out,
             "epochs": epochs,
@@ -175,7 +176,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
         }
         self._network, self._identity = network, None
         self.trained_arms, self.report = arms, report
-        self.held_out = tuple(examples[place][0] for place in unseen)
+        self.held_out = tuple(examples[position][0] for position in unseen)
         costs = []
         for arm in arms:
             steps = [row.steps[arm] for row in rows if arm in row.steps]
@@ -195,8 +196,9 @@ class TableClassifier(PerQuestionPolicy, ABC):
         random: np.random.Generator,
         progress: BatchProgress,
     ) -> tuple[list[dict[str, Json]], int]:
-        """Returns (measures of each epoch, number of the best epoch). unseen, rows: places of the questions that are
-        held out, and of those that are learned.
+        """Returns (measures of each epoch, number of the best epoch).
+
+        unseen: positions of the held-out questions in `texts`. rows: positions of the training questions.
         """
         fitting, step = self.fitting, 0
         total = math.ceil(len(rows) / fitting.batch) * fitting.epochs
@@ -283,7 +285,7 @@ def _sha256_of(file: Path) -> str:
     return file_sha256(file, root=cache_root(None))
 
 
-def _right(row: TableRow) -> list[ArmName]:
+def _right_arms(row: TableRow) -> list[ArmName]:
     return [arm for arm, quality in row.correct.items() if quality >= RIGHT]
 
 
@@ -309,11 +311,11 @@ class AdaptiveRag(TableClassifier):
         self._by_hops = {1: ("single", settings.single), 2: ("multi", settings.multi)}
 
     def _target(self, row: TableRow, *, arms: Sequence[ArmName]) -> tuple[float, ...] | None:
-        right = _right(row)
-        label = min(right, key=lambda arm: row.steps[arm]) if right else self._inductive(row, arms=arms)
+        right = _right_arms(row)
+        label = min(right, key=lambda arm: row.steps[arm]) if right else self._inductive_label(row, arms=arms)
         return None if label is None else tuple(float(arm == label) for arm in arms)
 
-    def _inductive(self, row: TableRow, *, arms: Sequence[ArmName]) -> ArmName | None:
+    def _inductive_label(self, row: TableRow, *, arms: Sequence[ArmName]) -> ArmName | None:
         if not row.hops:
             return None
         name, arm = self._by_hops[min(row.hops, 2)]

@@ -1,4 +1,4 @@
-"""An index of others, which has a mapping of its own: it is read, and never created, written or deleted."""
+"""An index of another program, with its own mapping. It is only read, never created, written or deleted."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -15,12 +15,12 @@ if TYPE_CHECKING:  # this import loads torch
 _WORDS: Final = ("text", "match_only_text", "search_as_you_type")
 _SEMANTIC: Final = "semantic_text"
 _VECTOR: Final = "dense_vector"
-#: key of the facts of a sub-field: the field whose value it has, which documents hold
-_HOLDER: Final = "#holder"
+#: key in a sub-field's facts: name of its parent field, under which documents contain the value
+_PARENT: Final = "#holder"
 
 
 class ExistingIndex(ElasticsearchRetriever):
-    """Searches an index with these fields by words, or by meaning: by vectors, or by the server's `semantic_text`."""
+    """Searches an index by words, or by meaning: with vectors, or with the server's `semantic_text`."""
 
     _key_remedy = (
         "put a key with the privileges read and view_index_metadata for this index into the variable that "
@@ -33,9 +33,9 @@ class ExistingIndex(ElasticsearchRetriever):
         self._is_semantic = False
 
     def opened(self, encoder: "SentenceEncoder | Callable[[], SentenceEncoder | None] | None" = None) -> Self:
-        """Check the fields, and return self. encoder: used if the meaning is in vectors; made only then."""
+        """Check the fields, and return self. encoder: an encoder, or a function that makes one; only for vectors."""
         try:
-            with self._translated_errors(ConfigError):
+            with self._translate_errors(ConfigError):
                 self.meta = self._read()
             if self._search_by == "meaning" and not self._is_semantic:
                 made = encoder() if callable(encoder) else encoder
@@ -51,15 +51,15 @@ class ExistingIndex(ElasticsearchRetriever):
         return self
 
     def facts(self) -> dict[str, Json]:
-        """Facts about the index, and disconnects. Raises ConfigError."""
+        """Returns facts about the index, and disconnects. Raises ConfigError."""
         try:
-            with self._translated_errors(ConfigError):
+            with self._translate_errors(ConfigError):
                 return self._read()
         finally:
             self._client.close()
 
     def _read(self) -> dict[str, Json]:
-        """Facts about the index. Raises ConfigError if a field is missing or of a type that cannot be searched."""
+        """Facts about the index. Raises ConfigError if a field is missing, or its type cannot be searched."""
         mappings = self._client.indices.get_mapping(index=self.index).body
         if not mappings:
             raise self._unusable(f"no index is called {self.index!r}")
@@ -68,7 +68,7 @@ class ExistingIndex(ElasticsearchRetriever):
             known = dict(_properties(body["mappings"]))
             self._check(known, index=index)
         fields = self._fields.model_dump(exclude_none=True, exclude={"vector"})
-        self._returned = [known.get(name, {}).get(_HOLDER, name) for name in fields.values() if name != "_id"]
+        self._returned = [known.get(name, {}).get(_PARENT, name) for name in fields.values() if name != "_id"]
         width = known[self._vectors].get("dims") if self._search_by == "meaning" else None
         passages = self._client.count(index=self.index)["count"]
         return {"passages": passages, "indexes": sorted(mappings), "fields": fields, "width": width}
@@ -100,19 +100,19 @@ class ExistingIndex(ElasticsearchRetriever):
             return self._hits(query={"semantic": {"field": self._vectors, "query": encodable(query)}}, size=k)
         return super()._search(query, k=k)
 
-    def _with_words(self, query: str, *, k: int) -> list[Hit]:
+    def _search_words(self, query: str, *, k: int) -> list[Hit]:
         searched = filter(None, (self._fields.title, self._fields.text))
         matches = [{"match": {field: {"query": query}}} for field in searched]
         return self._hits(query={"bool": {"should": matches}}, size=k)
 
     def _passage(self, row: Mapping[str, Any]) -> Passage:
         source, fields = row["_source"], self._fields
-        key = _text(_value(source, fields.id)) if fields.id and fields.id != "_id" else ""
+        key = _as_text(_field_value(source, fields.id)) if fields.id and fields.id != "_id" else ""
         return Passage(
             id=key or str(row["_id"]),
-            title=_text(_value(source, fields.title)),
-            text=_text(_value(source, fields.text)),
-            url=_text(_value(source, fields.url)) or None,
+            title=_as_text(_field_value(source, fields.title)),
+            text=_as_text(_field_value(source, fields.text)),
+            url=_as_text(_field_value(source, fields.url)) or None,
         )
 
     @property
@@ -120,23 +120,23 @@ class ExistingIndex(ElasticsearchRetriever):
         return "name an index, an alias or a data stream of this server"
 
     def build(self, rows: Iterable[Passage], **_given: Any) -> dict[str, Json]:  # noqa: ARG002
-        """Raises ConfigError: the index belongs to others."""
+        """Raises ConfigError, because the index belongs to another program."""
         self._client.close()
         remedy = "leave retriever.fields out to build an index of RagBandit, under another name"
         raise ConfigError(f"{self.index!r} is read only", field="retriever.fields", remedy=remedy)
 
 
 def _properties(mapping: Mapping[str, Any], *, before: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield (path, facts) of each field of a mapping: of objects, their members too. A sub-field names its holder."""
+    """Yield (path, facts) of each field of a mapping, with the members of objects. A sub-field names its parent."""
     for name, facts in mapping.get("properties", {}).items():
         yield f"{before}{name}", facts
         yield from _properties(facts, before=f"{before}{name}.")
         for inner, inner_facts in facts.get("fields", {}).items():
-            yield f"{before}{name}.{inner}", {**inner_facts, _HOLDER: f"{before}{name}"}
+            yield f"{before}{name}.{inner}", {**inner_facts, _PARENT: f"{before}{name}"}
 
 
-def _value(source: Any, path: str | None) -> Any:
-    """The value of a field. Documents have no value of a sub-field: its field has it."""
+def _field_value(source: Any, path: str | None) -> Any:
+    """The value of a field, or None. path: not of a sub-field, because documents contain only its parent's value."""
     value = source
     for part in path.split(".") if path else ():
         if isinstance(value, list):
@@ -148,10 +148,10 @@ def _value(source: Any, path: str | None) -> Any:
     return value if path else None
 
 
-def _text(value: Any) -> str:
+def _as_text(value: Any) -> str:
     """A value as text; several values are lines. Before 8.18, an object holds the text of semantic_text."""
     if isinstance(value, dict):
         value = value.get("text")
     if isinstance(value, list):
-        return "\n".join(filter(None, map(_text, value)))
+        return "\n".join(filter(None, map(_as_text, value)))
     return "" if value is None else str(value)

@@ -21,12 +21,12 @@ def elasticsearch_kind(settings: Settings) -> RetrieverKind:
     """An index in a server, searched by words, by meaning, or by both."""
     chosen = settings.retriever.of(ElasticsearchSection)
     if chosen.search != "both":
-        return _searching(settings, chosen.search)
-    by_words, by_meaning = _searching(settings, "words"), _searching(settings, "meaning")
+        return _kind_of_search(settings, chosen.search)
+    by_words, by_meaning = _kind_of_search(settings, "words"), _kind_of_search(settings, "meaning")
     return replace(by_meaning, open=lambda: HybridRetriever(by_words.open(), second=by_meaning.open()))
 
 
-def _searching(settings: Settings, search: Literal["words", "meaning"]) -> RetrieverKind:
+def _kind_of_search(settings: Settings, search: Literal["words", "meaning"]) -> RetrieverKind:
     server, index = settings.retriever.of(ElasticsearchSection), settings.retriever.index
 
     given: dict[str, Any] = {"index": index, "search": search, "timeout_s": server.timeout_s}

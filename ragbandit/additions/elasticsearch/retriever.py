@@ -31,7 +31,7 @@ CONNECTIONS: Final = 10  #: maximum number of connections of a retriever
 #: maximum number of words of a query. Each is searched in two fields, and small servers accept at most 1,024 clauses
 MAX_WORDS = 500
 _LONGEST_ID = 512  #: maximum bytes of an id that the server accepts
-_REASON: Final = 500  #: maximum number of characters of the server's reason in an error message
+_MAX_REASON: Final = 500  #: maximum number of characters of the server's reason in an error message
 _BUILD: Final = "`ragbandit index build --retriever elasticsearch --corpus CORPUS.jsonl`"
 #: (part of an error's text "<status> type reason", remedy for the error); the first match is used
 _REMEDIES: Final = (
@@ -70,7 +70,7 @@ class ElasticsearchRetriever(Retriever):
     #: fields of a document that a search returns, and the field with its vector
     _returned: Sequence[str] = _FIELDS
     _vectors = "vector"
-    #: what to do if the server refuses the key
+    #: remedy if the server refuses the key
     _key_remedy = "put a key that may read and write the index into the variable that retriever.api_key_env names"
 
     def __init__(
@@ -92,7 +92,7 @@ class ElasticsearchRetriever(Retriever):
     def opened(self, encoder: "SentenceEncoder | None" = None) -> Self:
         """Check the index, and return self. encoder: None to search by words. Raises ConfigError."""
         try:
-            with self._translated_errors(ConfigError):
+            with self._translate_errors(ConfigError):
                 self.meta = self._read()
             model, width = self.meta.get("model"), self.meta.get("width")
             if encoder is not None and (width, model) != (encoder.width, encoder.name):
@@ -124,23 +124,23 @@ class ElasticsearchRetriever(Retriever):
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
         if k < 1 or not any(character.isalnum() for character in query):
             return ()
-        search = self._translated_errors(ArmFailed)(partial(self._search, query, k=k))
+        search = self._translate_errors(ArmFailed)(partial(self._search, query, k=k))
         return tuple(await asyncio.get_running_loop().run_in_executor(self._threads, search))
 
     def _search(self, query: str, *, k: int) -> list[Hit]:
         if self._encoder is not None:
-            return self._nearest(self._encoder.encode([query])[0], k=k)
+            return self._search_vectors(self._encoder.encode([query])[0], k=k)
         query_words = words(query)
         if len(query_words) > MAX_WORDS:
             query = " ".join(list(dict.fromkeys(query_words))[:MAX_WORDS])
-        return self._with_words(encodable(query), k=k)
+        return self._search_words(encodable(query), k=k)
 
-    def _with_words(self, query: str, *, k: int) -> list[Hit]:
+    def _search_words(self, query: str, *, k: int) -> list[Hit]:
         matches = [{"match": {field: {"query": query}}} for field in ("title", "text")]
         either = {"bool": {"should": matches}}
         return self._hits(query=either, sort=["_score", {"number": "asc"}], track_scores=True, size=k)
 
-    def _nearest(self, vector: npt.NDArray[np.float32], *, k: int) -> list[Hit]:
+    def _search_vectors(self, vector: npt.NDArray[np.float32], *, k: int) -> list[Hit]:
         candidates = min(10_000, max(100, 5 * k))
         nearest = {"field": self._vectors, "query_vector": vector.tolist(), "k": k, "num_candidates": candidates}
         return self._hits(knn=nearest, size=k)
@@ -172,14 +172,14 @@ class ElasticsearchRetriever(Retriever):
         index of this name, and ArmFailed if the server fails.
         """
         try:
-            with self._translated_errors(ArmFailed):
-                return self._fill(PassageReader(rows, progress=progress), encoder=encoder)
+            with self._translate_errors(ArmFailed):
+                return self._build(PassageReader(rows, progress=progress), encoder=encoder)
         finally:
             self._client.close()
 
-    def _fill(self, reader: PassageReader, *, encoder: "SentenceEncoder | None") -> dict[str, Json]:
+    def _build(self, reader: PassageReader, *, encoder: "SentenceEncoder | None") -> dict[str, Json]:
         client = self._client.options(request_timeout=30.0, max_retries=3, retry_on_timeout=True)
-        live, building = self._places(client)
+        live, building = self._index_names(client)
         _create(client, building, mappings=_mappings(width=None if encoder is None else encoder.width))
         numbers = itertools.count(1)
         for batch in reader.batches(BATCH):
@@ -201,7 +201,7 @@ class ElasticsearchRetriever(Retriever):
         client.indices.update_aliases(actions=actions)
         return meta
 
-    def _places(self, client: Elasticsearch) -> tuple[str | None, str]:
+    def _index_names(self, client: Elasticsearch) -> tuple[str | None, str]:
         """Returns (index behind the alias or None, index to fill). Deletes the index that a failed build has left."""
         first, second = f"{self.index}-a", f"{self.index}-b"
         live = None
@@ -212,7 +212,7 @@ class ElasticsearchRetriever(Retriever):
         elif client.indices.exists(index=self.index):
             raise _not_ours(self.index)
         building = second if live == first else first
-        if client.indices.exists(index=building):  # an interrupted build left it
+        if client.indices.exists(index=building):  # the leftover of an interrupted build
             if "ragbandit" not in client.indices.get_mapping(index=building)[building]["mappings"].get("_meta", {}):
                 raise _not_ours(building)
             client.indices.delete(index=building)
@@ -230,13 +230,13 @@ class ElasticsearchRetriever(Retriever):
         return ConfigError(fault, field="retriever.index", remedy=self._index_remedy)
 
     @contextmanager
-    def _translated_errors(self, kind: type[RagBanditError]) -> Iterator[None]:
+    def _translate_errors(self, kind: type[RagBanditError]) -> Iterator[None]:
         try:
             yield
         except (ApiError, TransportError, BulkIndexError) as error:
-            raise self._translated(error, kind=kind) from error
+            raise self._translate(error, kind=kind) from error
 
-    def _translated(self, error: Exception, *, kind: type[RagBanditError]) -> RagBanditError:
+    def _translate(self, error: Exception, *, kind: type[RagBanditError]) -> RagBanditError:
         if isinstance(error, BulkIndexError):
             item: dict[str, Any] = next(iter(error.errors[0].values()))
             status, body = item.get("status"), item
@@ -247,8 +247,8 @@ class ElasticsearchRetriever(Retriever):
         else:
             reason = f"Elasticsearch does not answer: {error}"
             return kind(reason, field="retriever.url", remedy="start it, or correct retriever.url")
-        name, reason = _cause(body)
-        reply = f"{status}, {': '.join(filter(None, (name, reason))) or str(error)[:_REASON]}"
+        name, reason = _error_cause(body)
+        reply = f"{status}, {': '.join(filter(None, (name, reason))) or str(error)[:_MAX_REASON]}"
         if status == 401 or name == "security_exception" or (status == 403 and not name):
             fault = f"Elasticsearch refuses the key: {reply}"
             return kind(fault, field="retriever.api_key_env", remedy=self._key_remedy)
@@ -288,13 +288,13 @@ def _mappings(*, width: int | None) -> dict[str, Any]:
     return {"dynamic": "strict", "_meta": {"ragbandit": {"format": FORMAT}}, "properties": fields}
 
 
-def _cause(body: object) -> tuple[str, str]:
+def _error_cause(body: object) -> tuple[str, str]:
     error = body.get("error", body) if isinstance(body, dict) else body
     if not isinstance(error, dict):
-        return "", str(error or "")[:_REASON]
+        return "", str(error or "")[:_MAX_REASON]
     roots = [*(error.get("root_cause") or []), error.get("caused_by"), error]
     cause: dict[str, object] = next((root for root in roots if isinstance(root, dict) and root.get("reason")), error)
-    return str(cause.get("type") or "")[:_REASON], str(cause.get("reason") or "")[:_REASON]
+    return str(cause.get("type") or "")[:_MAX_REASON], str(cause.get("reason") or "")[:_MAX_REASON]
 
 
 def _document(passage: Passage, *, number: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from ragbandit.router.config.section import Seconds, Section
 
 
 class IndexFields(Section):
-    """Fields of an index of yours; a dot leads into an object."""
+    """Names of the fields in your own index. A dot leads into an object: `body.text`."""
 
     #: the text of a passage, which is searched by words
     text: Annotated[str, Field(min_length=1)]
@@ -33,6 +33,6 @@ class ElasticsearchSection(Section):
     search: Literal["words", "meaning", "both"] = "words"
     #: "elasticsearch": timeout of a request, seconds
     timeout_s: Seconds = 10.0
-    #: "elasticsearch": fields of an index that exists with its own mapping: it is read, and never created, written or
-    #: deleted. None: the index is one that `ragbandit index build` makes
+    #: "elasticsearch": fields of an existing index with its own mapping, which is only read, never created, written or
+    #: deleted. None: `ragbandit index build` makes the index
     fields: IndexFields | None = None

@@ -51,7 +51,7 @@ from ragbandit.shared.types import Query, Sent
 
 log = logging.getLogger("ragbandit.api")
 
-#: requests that may wait, for each that the server may get at once
+#: maximum number of waiting requests for each request that the server may get at once
 _WAITING: Final = 4
 
 
@@ -71,8 +71,8 @@ class EmbeddingsBody(BaseModel):
         return {name: storable_field(value, field=name)[0] for name, value in self}, input_tokens(self.input)
 
 
-class _Values(ReplyReader[Any]):
-    """The values of a reply as they come. told: the price in its headers."""
+class _JsonReply(ReplyReader[Any]):
+    """Reads a reply as JSON. told: the dollars in the reply's headers; None if they report no price."""
 
     told: float | None = None
 
@@ -98,7 +98,7 @@ class EmbeddingsServer:
         self._open, self._most = 0, options.concurrency * (1 + _WAITING)
 
     @contextlib.asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
+    async def slot(self) -> AsyncIterator[None]:
         """Wait until the server may get another request. Raises TooManyRequests if too many wait."""
         if self._open >= self._most:
             message = f"{self._open} requests for embeddings are open already, so this one was refused"
@@ -122,7 +122,7 @@ class EmbeddingsServer:
     def cost(self, reply: Mapping[str, Any], *, told: float | None, model: str, estimate: Tokens) -> float:
         """Dollars of a reply, by its price, its usage, or the estimate; 0.0 for an error without a price and a usage.
 
-        told: the price in the headers
+        told: dollars in the headers, or None.
         """
         usage, counts = reply.get("usage"), dict[str, int]()
         told = told_dollars(reply, place="reply") or told
@@ -136,10 +136,11 @@ class EmbeddingsServer:
         return charged_dollars(told, listed=self.price(used, model=model) if self._prices else None, model=model)
 
     async def ask(self, fields: Mapping[str, Any]) -> tuple[dict[str, Any], float | None]:
-        """Returns (the reply, the price in its headers); {} for a reply that has no object. Raises BrokenReply, and
-        errors as `reply_pieces`.
+        """Returns (the reply, {} if it is not a JSON object; dollars in its headers or None).
+
+        Raises BrokenReply, and the errors of `reply_pieces`.
         """
-        replies, reply = list[Any](), _Values()
+        replies, reply = list[Any](), _JsonReply()
         async with aclosing(reply_pieces(self._server, fields, reply=reply)) as groups:  # type: ignore[type-var] # a generator
             async for values in groups:
                 replies = replies or values
@@ -182,9 +183,9 @@ async def forward_embeddings(request: Request, body: EmbeddingsBody) -> Response
     sent, tokens = await body.read(request)
     estimate = Tokens(read=tokens, written=0, estimated=True)
     dollars, tenant = server.price(estimate, model=body.model), caller.tenant or "default"
-    await with_budgets(request, _permitted(request, tenant=tenant))
+    await with_budgets(request, _permitted_query(request, tenant=tenant))
     try:
-        async with asyncio.timeout(router.settings.budget.seconds), server.turn():
+        async with asyncio.timeout(router.settings.budget.seconds), server.slot():
             reservation = await budgets.reserve(tenant, caller=caller, dollars=dollars)
             reply = await _paid_reply(
                 server, sent, estimate=estimate, reservation=reservation, database=router.database
@@ -196,8 +197,8 @@ async def forward_embeddings(request: Request, body: EmbeddingsBody) -> Response
     return JsonReply(reply)
 
 
-def _permitted(request: Request, *, tenant: str) -> Query:
-    """The texts as a query without them. Raises Forbidden if a rule lets no server of embeddings read them."""
+def _permitted_query(request: Request, *, tenant: str) -> Query:
+    """The request as a query without its texts. Raises Forbidden if a rule hides the texts from the server."""
     router, headers = router_of(request), headers_of(request)
     sent = Sent(surface="openai", agent=headers.agent)
     query = Query(text="", tenant=tenant, api_key=caller_of(request).key, context=headers.context, sent=sent)
@@ -212,7 +213,7 @@ def _permitted(request: Request, *, tenant: str) -> Query:
 async def _paid_reply(
     server: EmbeddingsServer, sent: Mapping[str, Any], *, estimate: Tokens, reservation: Reservation, database: Database
 ) -> dict[str, Any]:
-    """Returns the embeddings, and books their cost. Raises BrokenReply, and errors as `EmbeddingsServer.ask`.
+    """Ask the server, and book the cost. Returns its reply. Raises BrokenReply, and the errors of `ask`.
 
     The reserved estimate stays if the call is cut, late or cancelled. Nothing is booked if the server replies with an
     error or cannot be reached.
@@ -234,7 +235,7 @@ async def _paid_reply(
 async def _settle(database: Database, reservation: Reservation, *, dollars: float) -> None:
     try:
         await asyncio.to_thread(settle, database, reservation, dollars=dollars)
-    except StoreError as error:  # the reply is not lost to a count
+    except StoreError as error:  # the caller gets the reply even if its cost cannot be booked
         extra = {"action": "embeddings", "dollars": dollars, "reason": error.message}
         log.warning("the cost of embeddings is counted in the budgets as it was estimated", extra=extra)
 
@@ -245,12 +246,12 @@ def _has_embeddings(reply: Mapping[str, Any]) -> bool:
 
 
 def input_tokens(given: Any) -> int:
-    """Approximate number of tokens in the field `input`: texts, numbers of tokens, or objects."""
-    size, waiting = 0, [given]
-    while waiting:
-        value = waiting.pop()
+    """Approximate number of tokens in the field `input`: texts, token ids, or objects."""
+    size, unread = 0, [given]
+    while unread:
+        value = unread.pop()
         if isinstance(value, list):
-            waiting += value
+            unread += value
         elif isinstance(value, int):
             size += 1
         else:

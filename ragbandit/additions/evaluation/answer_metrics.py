@@ -25,7 +25,7 @@ _ANNOUNCED = re.compile(r".* answer is:? (.*)")
 _LISTING = str.maketrans("", "", '"[]')
 _CITATION = re.compile(r"(?<!\s)\s*+\[\d+\]")
 #: words of answers that HotpotQA and 2WikiMultihopQA compare as a whole
-_WHOLE = (["yes"], ["no"], ["noanswer"])
+_WHOLE_ANSWERS = (["yes"], ["no"], ["noanswer"])
 
 
 def normalise(text: str) -> str:
@@ -37,7 +37,7 @@ def squad_words(text: str) -> list[str]:
     return normalise(text).split()
 
 
-def last_announced(text: str) -> str:
+def text_after_answer_is(text: str) -> str:
     """Adaptive-RAG's rule: the text after the last "answer is" in the first line; the whole text if there is none."""
     announced = _ANNOUNCED.match(text)
     return announced.group(1).removesuffix(".") if announced else text
@@ -47,7 +47,7 @@ def last_announced(text: str) -> str:
 class FamilyRules:
     """How a family of data sets computes exact_match, f1 and accuracy."""
 
-    #: whether the best of all gold answers counts, or only the first gold answer
+    #: True if the best of all gold answers counts, False if only the first gold answer counts
     aliases: bool = True
     #: whether yes, no and noanswer count as a whole: F1 is 0 if one text is such a word and the other differs
     yes_no: bool = False
@@ -55,14 +55,15 @@ class FamilyRules:
     empty: Literal["equal", "zero"] = "equal"
     #: how a gold answer is found: as whole "words", as "substring" of the normalised, or of the "raw" lower-case text
     accuracy: Literal["words", "substring", "raw"] = "substring"
-    #: whether only the text after "answer is" counts (see `last_announced`)
+    #: whether only the text after "answer is" counts (see `text_after_answer_is`)
     extract: bool = False
     #: whether only the text before the first comma counts in a prediction that begins with "[" or ends with "]"
     first_item: bool = False
+    #: whether ftfy repairs wrongly decoded characters of both texts first
     repaired: bool = False
     words: Words = squad_words
 
-    def judged(self, prediction: str, *, gold: Sequence[str]) -> Mapping[str, float]:
+    def measure(self, prediction: str, *, gold: Sequence[str]) -> Mapping[str, float]:
         golds = gold if self.aliases else gold[:1]
         if self.repaired:
             prediction, *golds = map(required_module("ftfy", extra="families").fix_text, [prediction, *golds])
@@ -74,13 +75,13 @@ class FamilyRules:
         }
 
     def _cut(self, text: str) -> str:
-        text = last_announced(text) if self.extract else text
+        text = text_after_answer_is(text) if self.extract else text
         text = text.strip() if self.first_item else text
         is_list = self.first_item and (text.startswith("[") or text.endswith("]"))
         return text.translate(_LISTING).partition(",")[0].strip() if is_list else text
 
     def _f1(self, prediction: list[str], *, gold: list[str]) -> float:
-        if self.yes_no and prediction != gold and (prediction in _WHOLE or gold in _WHOLE):
+        if self.yes_no and prediction != gold and (prediction in _WHOLE_ANSWERS or gold in _WHOLE_ANSWERS):
             return 0.0
         if self.empty == "zero" and not (prediction and gold):
             return 0.0
@@ -102,7 +103,7 @@ class AsqaRules:
     #: whether citation marks such as [1] are removed first
     citations: bool = True
 
-    def judged(self, prediction: str, *, gold: Sequence[Sequence[str]]) -> Mapping[str, float]:
+    def measure(self, prediction: str, *, gold: Sequence[Sequence[str]]) -> Mapping[str, float]:
         """str_em: share of meanings with a short answer in the prediction. str_hit: 1.0 if str_em is 1, else 0.0."""
         text = prediction.strip().partition("\n")[0] if self.first_line else prediction
         text = normalise(_CITATION.sub("", text) if self.citations else text)
@@ -117,7 +118,7 @@ class CharacterRules:
     Characters of Chinese, words of other scripts, both in the form of `answer_words`, without punctuation.
     """
 
-    def judged(self, prediction: str, *, gold: Sequence[str]) -> Mapping[str, float]:
+    def measure(self, prediction: str, *, gold: Sequence[str]) -> Mapping[str, float]:
         """character_f1: F1 of the characters. bleu: BLEU of sequences of 1 to 4 characters, not smoothed."""
         predicted, golds = answer_words(prediction), [answer_words(text) for text in gold]
         return {
@@ -179,7 +180,7 @@ def metric_values(
         raise InvalidInput(f"{family!r} is unknown", field="family", remedy=remedy)
     rules = FAMILIES[family]
     _check_gold(gold, pairs=isinstance(rules, AsqaRules))
-    measures = rules.judged(prediction or "", gold=gold)  # type: ignore[arg-type] # its shape was checked
+    measures = rules.measure(prediction or "", gold=gold)  # type: ignore[arg-type] # its shape was checked
     return dict.fromkeys(measures, 0.0) if is_blank(prediction) else measures
 
 

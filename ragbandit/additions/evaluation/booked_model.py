@@ -10,7 +10,7 @@ from ragbandit.workers.judge.judge import complete_prompt
 
 @dataclass(kw_only=True)
 class BookedModel:
-    """Asks a model, and counts what its calls cost, also of those that failed."""
+    """Asks a model, and adds up the cost of its calls, including failed calls."""
 
     generator: Generator
     #: limits of a call

@@ -10,7 +10,7 @@ from ragbandit.workers.setup.loading import ArmLoader, LoadedArm
 from ragbandit.workers.setup.pipelines import Pipelines, load_pipelines
 
 
-def compared_arms(
+def load_compared_arms(
     settings: Settings, *, names: Sequence[str] = (), pipelines: Pipelines | None = None, learns: bool
 ) -> dict[ArmName, LoadedArm]:
     """Load the arms to compare. names: by default all pipelines, or without pipelines all arms that workers run.

@@ -1,10 +1,10 @@
-"""The questions of a file in a run: every arm gets the text of each and nothing else. Their answers are kept in a file,
-and their records are a log for a verdict or a warm start.
+"""The questions of a file in a run. Every arm gets only the text of a question. The answers are stored in a file, and
+their records are a log for a verdict or a warm start.
 """
 
 from collections.abc import Mapping, Sequence
 
-from ragbandit.additions.evaluation.kept_answers import Answers, StoredAnswer, key_of
+from ragbandit.additions.evaluation.kept_answers import AnswerFile, StoredAnswer, answer_key
 from ragbandit.additions.evaluation.labelled_questions import LabelledQuestion
 from ragbandit.additions.evaluation.qualities import labelled_quality, log_record, measured_quality
 from ragbandit.router.config.settings import BudgetSettings, RewardSettings
@@ -24,7 +24,7 @@ class FileQuestions:
         rows: Sequence[LabelledQuestion],
         *,
         arms: Mapping[ArmName, LoadedArm],
-        answers: Answers,
+        answers: AnswerFile,
         reward: RewardSettings,
         limits: BudgetSettings,
         family: str = "ours",
@@ -41,7 +41,7 @@ class FileQuestions:
 
         def keys(row: LabelledQuestion) -> dict[ArmName, str]:
             return {
-                name: key_of(row.question, arm=name, made_by=origins[name], version=arm.version)
+                name: answer_key(row.question, arm=name, made_by=origins[name], version=arm.version)
                 for name, arm in arms.items()
             }
 
@@ -51,7 +51,7 @@ class FileQuestions:
 
     @property
     def paid(self) -> float:
-        """Dollars of the answers so far, also of those that failed and were asked again."""
+        """Dollars of all answers so far, including failed answers that were asked again."""
         return sum(self.answers.dollars[key] for one in self.all for key in one.keys.values())
 
     def record(self, row: LabelledQuestion, stored: StoredAnswer, *, arms: Sequence[ArmName]) -> None:
@@ -70,14 +70,14 @@ class FileQuestions:
 
 class FileQuestion(AskedQuestion):
     def __init__(self, questions: FileQuestions, *, row: LabelledQuestion, keys: Mapping[ArmName, str]) -> None:
-        """keys: arm -> key of its answer, see `key_of`."""
+        """keys: arm -> key of its answer, see `answer_key`."""
         self.row, self.keys, self._questions = row, keys, questions
 
     def works(self) -> Sequence[Work]:
         return [self._work(arm, key=key) for arm, key in self.keys.items()]
 
     def _work(self, arm: ArmName, *, key: str) -> Work:
-        known = self._questions.answers.found.get(key)
+        known = self._questions.answers.by_key.get(key)
         needs_score = self._questions.needs_scores and not self.row.answers
         return Work(
             arm=arm,
@@ -101,10 +101,10 @@ class FileQuestion(AskedQuestion):
         return False
 
     @property
-    def kept(self) -> list[StoredAnswer]:
-        """The kept answers of all arms, in their order."""
-        return [self._questions.answers.found[key] for key in self.keys.values()]
+    def stored_answers(self) -> list[StoredAnswer]:
+        """The stored answers of all arms, in the order of the arms."""
+        return [self._questions.answers.by_key[key] for key in self.keys.values()]
 
-    def enter(self) -> None:
-        for answer in self.kept:
+    def enter_rows(self) -> None:
+        for answer in self.stored_answers:
             self._questions.record(self.row, answer, arms=tuple(self.keys))

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 from pydantic import TypeAdapter, ValidationError
 
-from ragbandit.additions.evaluation.kept_lines import KeptLines, first_fault
+from ragbandit.additions.evaluation.kept_lines import AppendOnlyFile, first_fault
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, Cost, Json, Outcome, OutcomeStatus
 
@@ -39,41 +39,41 @@ class StoredAnswer:
         return self.status == "failed"
 
 
-def key_of(question: str, *, arm: str, made_by: Mapping[str, Json], version: str) -> str:
-    """Key of an answer: a hash of all that defines it. version: see `generator_version`."""
+def answer_key(question: str, *, arm: str, made_by: Mapping[str, Json], version: str) -> str:
+    """Key of an answer: a hash of these values, which define it. version: see `generator_version`."""
     text = json.dumps([question, arm, dict(made_by), version], sort_keys=True, default=str)
     return sha256(text.encode()).hexdigest()
 
 
 _STORED: Final = TypeAdapter(StoredAnswer)
 #: field -> its largest value; the smallest is 0
-_MOST: Final = {"steps": 1e9, "made_at": 1e12, "score": 1.0}
+_MAXIMA: Final = {"steps": 1e9, "made_at": 1e12, "score": 1.0}
 _NAMES: Final = frozenset(part.name for part in fields(StoredAnswer)) | {part.name for part in fields(Cost)}
 
 
-def _stored(entry: Mapping[str, Any]) -> StoredAnswer:
+def _read_stored(entry: Mapping[str, Any]) -> StoredAnswer:
     """Raises ValueError if a field is missing, unknown, of another type or out of its range."""
     text = json.dumps(entry, ensure_ascii=False)
-    stored = _STORED.validate_json(text.encode("utf-8", "replace"), strict=True)  # halves of characters are replaced
+    stored = _STORED.validate_json(text.encode("utf-8", "replace"), strict=True)  # lone surrogates are replaced
     if unknown := sorted({*entry, *entry["cost"]} - _NAMES):
         raise ValueError(f"{unknown[0]!r} is no field of it")
-    for name, most in _MOST.items():
+    for name, most in _MAXIMA.items():
         value = getattr(stored, name)
         if value is not None and not 0 <= value <= most:
             raise ValueError(f"{name} is {value!r:.40}")
     return stored
 
 
-class Answers:
+class AnswerFile:
     """The file of stored answers, for a `with` block. Unless `resume` is set, it must be new or empty."""
 
     def __init__(self, file: Path, *, resume: bool) -> None:
         self.file = file
-        #: key -> dollars of all its answers, also of those that failed and were asked again
+        #: key -> dollars of all answers with it, including failed answers that were asked again
         self.dollars = defaultdict[str, float](float)
-        self._lines = KeptLines(file)
+        self._lines = AppendOnlyFile(file)
         try:
-            self.found = self._read(resume=resume)
+            self.by_key = self._read(resume=resume)
         except BaseException:
             self._lines.close()
             raise
@@ -85,17 +85,17 @@ class Answers:
         self._lines.close()
 
     def forget_failed(self) -> None:
-        """Treat failed answers as missing. Their lines stay in the file; of lines with one key, the last counts."""
-        self.found = {key: stored for key, stored in self.found.items() if not stored.failed}
+        """Treat failed answers as missing. Their lines stay in the file; the last line with a key counts."""
+        self.by_key = {key: stored for key, stored in self.by_key.items() if not stored.failed}
 
     def add(self, outcome: Outcome, *, key: str, arm: ArmName, question: str, score: float | None = None) -> None:
         names = [field.name for field in fields(StoredAnswer) if hasattr(outcome, field.name)]
         given = {name: getattr(outcome, name) for name in names}
         stored = StoredAnswer(key=key, arm=arm, question=question, score=score, **given)
         self._lines.add(asdict(stored))
-        self._enter(self.found, stored)
+        self._remember(self.by_key, stored)
 
-    def _enter(self, answers: dict[str, StoredAnswer], stored: StoredAnswer) -> None:
+    def _remember(self, answers: dict[str, StoredAnswer], stored: StoredAnswer) -> None:
         answers[stored.key] = stored
         if stored.score is None:  # a score comes with a second line of the same answer
             self.dollars[stored.key] += stored.cost.dollars
@@ -104,11 +104,11 @@ class Answers:
         answers: dict[str, StoredAnswer] = {}
         for number, entry in self._lines.read():
             try:
-                stored = _stored(entry)
+                stored = _read_stored(entry)
             except ValueError as error:
                 why = first_fault(error) if isinstance(error, ValidationError) else str(error)
-                raise self._lines.foreign(number, what="an answer of an evaluation", why=why) from error
-            self._enter(answers, stored)
+                raise self._lines.line_error(number, what="an answer of an evaluation", why=why) from error
+            self._remember(answers, stored)
         if answers and not resume:
             remedy = "give --resume to reuse them, or another file with --answers"
             raise InvalidInput(f"the file already has {len(answers)} answers", field=str(self.file), remedy=remedy)

@@ -15,13 +15,13 @@ from ragbandit.shared.files import append_private
 from ragbandit.shared.json_lines import decode_line, each_key_once
 
 OTHER_FILE: Final = "name another file with --answers"
-#: beginning of every line; an incomplete last line with another beginning is of another file
+#: beginning of every line; an incomplete last line that begins otherwise shows that the file is not an evaluation's
 _BEGINNING: Final = b'{"key": "'
-#: longest line, bytes: a play of a policy on some millions of questions
+#: maximum bytes of a line, enough for the play of a policy on some millions of questions
 _LONGEST: Final = 1 << 28
 
 
-def _finite(text: str) -> float:
+def _finite_number(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"{text:.40} is no finite number")
@@ -39,11 +39,15 @@ def first_fault(error: ValidationError) -> str:
     return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
 
 
-_DECODER: Final = json.JSONDecoder(object_pairs_hook=each_key_once, parse_float=_finite, parse_constant=_finite)
+_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=each_key_once, parse_float=_finite_number, parse_constant=_finite_number
+)
 
 
-class KeptLines:
-    """Lines of one process at a time. Raises InvalidInput if the file cannot be opened, ConfigError if it is in use."""
+class AppendOnlyFile:
+    """A JSONL file under a lock, so that only one process appends. Raises InvalidInput if it cannot be opened,
+    ConfigError if it is in use.
+    """
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -60,7 +64,7 @@ class KeptLines:
             raise ConfigError(message, field=str(file), remedy=f"wait for it, or {OTHER_FILE}") from error
 
     def read(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield (number of the line, its object). At the end an incomplete last line of a killed process is cut off.
+        """Yield (number of the line, its object). At the end, cuts off an incomplete last line of a killed process.
 
         Raises InvalidInput if a whole line is not a JSON object with finite numbers, or if an incomplete last line does
         not begin like a line of an evaluation.
@@ -70,9 +74,9 @@ class KeptLines:
         for number, line in enumerate(iter(partial(self._stream.readline, _LONGEST), b""), start=1):
             if not line.endswith(b"\n"):
                 if len(line) == _LONGEST:
-                    raise self.foreign(number, what=what, why=f"it has more than {_LONGEST >> 20} MiB")
+                    raise self.line_error(number, what=what, why=f"it has more than {_LONGEST >> 20} MiB")
                 if not (line.startswith(_BEGINNING) or _BEGINNING.startswith(line)):
-                    raise self.foreign(number, what=what, why="it has no end and no key")
+                    raise self.line_error(number, what=what, why="it has no end and no key")
                 break
             length += len(line)
             try:
@@ -80,7 +84,7 @@ class KeptLines:
                 if not isinstance(entry, dict):
                     raise ValueError(f"it is a {type(entry).__name__}")
             except (InvalidInput, ValueError, RecursionError) as error:
-                raise self.foreign(number, what=what, why=str(error)) from error
+                raise self.line_error(number, what=what, why=str(error)) from error
             yield number, entry
         self._stream.truncate(length)
 
@@ -95,7 +99,7 @@ class KeptLines:
     def close(self) -> None:
         self._stream.close()
 
-    def foreign(self, number: int, *, what: str, why: str) -> InvalidInput:
+    def line_error(self, number: int, *, what: str, why: str) -> InvalidInput:
         """The error for a line of another kind of file, or with wrong values. why: the fault of the line."""
         message, where = f"this line is not {what}: {why:.300}", f"{self.file}:{number}"
         return InvalidInput(message, field=where, remedy=f"take the line out, or {OTHER_FILE}")

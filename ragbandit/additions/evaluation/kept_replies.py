@@ -1,4 +1,4 @@
-"""Replies of a model that is asked outside of arms. A reply to the same prompt of the same model is used again."""
+"""Replies of a model that is asked outside of arms. An equal prompt to the same model gets the stored reply."""
 
 import json
 import time
@@ -8,34 +8,34 @@ from pathlib import Path
 from typing import Final, Self
 
 from ragbandit.additions.evaluation.booked_model import BookedModel
-from ragbandit.additions.evaluation.kept_lines import KeptLines, is_amount
+from ragbandit.additions.evaluation.kept_lines import AppendOnlyFile, is_amount
 from ragbandit.strategies.base import Prompt
 
 #: longest call of a model, seconds
 _MOST_SECONDS: Final = 1e9
 
 
-class KeptReplies:
-    """Asks the model, for a `with` block. file: where replies are kept; None to keep them in memory only.
+class ReplyCache:
+    """Asks a model and stores its replies, for a `with` block. file: file of the replies; None to use only memory.
 
-    `seconds` is the sum of the durations of all asked calls, as long as they took when they were made.
+    `seconds` is the sum of the durations of all calls. A stored reply counts with the duration of its original call.
     """
 
     def __init__(self, model: BookedModel, *, file: Path | None) -> None:
         self.model, self.file, self.seconds = model, file, 0.0
         self._known: dict[str, tuple[str, float]] = {}
-        self._lines: KeptLines | None = None
+        self._lines: AppendOnlyFile | None = None
 
     def __enter__(self) -> Self:
         if self.file is None:
             return self
-        self._lines = KeptLines(self.file)
+        self._lines = AppendOnlyFile(self.file)
         try:
             for number, entry in self._lines.read():
                 key, reply, seconds = entry.get("key"), entry.get("reply"), entry.get("seconds", 0.0)
                 if not (isinstance(key, str) and isinstance(reply, str) and is_amount(seconds, most=_MOST_SECONDS)):
                     why = "it needs the texts `key` and `reply`, and `seconds`"
-                    raise self._lines.foreign(number, what="a reply of a model", why=why)
+                    raise self._lines.line_error(number, what="a reply of a model", why=why)
                 self._known[key] = reply, float(seconds)
         except BaseException:
             self._lines.close()

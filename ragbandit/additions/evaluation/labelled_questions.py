@@ -42,7 +42,7 @@ def read_questions(
     if family not in FAMILY_NAMES:
         raise InvalidInput(f"{family!r} is unknown", field="family", remedy=known_choices(FAMILY_NAMES, given=family))
 
-    def question(entry: Mapping[str, Any], row: LabelledRow) -> LabelledQuestion:
+    def read_question(entry: Mapping[str, Any], row: LabelledRow) -> LabelledQuestion:
         answers = answers_of(entry, published=family not in OWN_FAMILIES)
         gold = dict[str, Any]()
         if answers is None and not unlabelled:
@@ -54,13 +54,13 @@ def read_questions(
             )  # raises for unusable answers
             gold = {"answers": answers}
         if family == CRUD and (quiz := cells.parsed_cell(entry.get("quiz"))) is not None:
-            gold["quiz"] = _quiz_of(quiz)
+            gold["quiz"] = _parse_quiz(quiz)
         return LabelledQuestion(id=row.id, question=row.question, dataset=row.dataset, hops=row.hops, **gold)
 
-    return tuple(question_rows(path, question, limit=limit))
+    return tuple(question_rows(path, read_question, limit=limit))
 
 
-def _quiz_of(value: Any) -> Quiz:
+def _parse_quiz(value: Any) -> Quiz:
     parts = [value.get(name) for name in ("questions", "answers")] if isinstance(value, Mapping) else [None]
     lists = [part for part in parts if isinstance(part, list) and all(isinstance(text, str) for text in part)]
     if len(lists) < len(parts) or not lists:
@@ -69,7 +69,7 @@ def _quiz_of(value: Any) -> Quiz:
     return Quiz(questions=tuple(lists[0]), answers=tuple(lists[1]))
 
 
-def distinct(rows: Sequence[LabelledQuestion]) -> list[LabelledQuestion]:
+def first_rows(rows: Sequence[LabelledQuestion]) -> list[LabelledQuestion]:
     """The first row of each question."""
     first: dict[str, LabelledQuestion] = {}
     for row in rows:

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from ragbandit.additions.evaluation.warm import WarmRows, check_warm_policy, log_material, table_material
+from ragbandit.additions.evaluation.warm import WarmRows, check_warm_policy, warm_rows_of_log, warm_rows_of_table
 from ragbandit.router.cli.console import errors
 from ragbandit.router.cli.outcome_tables import left_out_lines, read_outcome_table
 from ragbandit.router.config.settings import Settings
@@ -52,11 +52,11 @@ class OutcomeReader:
         self.progress("loading the encoder", 0, 0)
         return encoder_of(self.settings) if self.router is None else self.router.encoder
 
-    def of_table(self, path: Path, *, columns: Sequence[str] | None, skip_bad: bool) -> WarmRows:
+    def read_table(self, path: Path, *, columns: Sequence[str] | None, skip_bad: bool) -> WarmRows:
         table, remarks = read_outcome_table(path, columns=columns, skip_bad=skip_bad, schema=self.settings.context)
         for remark in remarks:
             errors.say(remark)
-        return table_material(
+        return warm_rows_of_table(
             table,
             source=str(path),
             settings=self.settings,
@@ -65,7 +65,7 @@ class OutcomeReader:
             progress=self.progress,
         )
 
-    def of_log(self, path: Path | None, *, skip_bad: bool) -> WarmRows:
+    def read_log(self, path: Path | None, *, skip_bad: bool) -> WarmRows:
         """The rows of a log. path: None to read the store."""
         skipped, left_out = list[BadRow](), LeftOut()
         with nullcontext() if path is None else rereadable(path) as readable:
@@ -76,7 +76,7 @@ class OutcomeReader:
             errors.say(remark)
         if left_out.undrawn:
             errors.print(f"left out: {left_out.undrawn:,} decisions whose arm was not drawn", soft_wrap=True)
-        return log_material(
+        return warm_rows_of_log(
             rows,
             source="the store" if path is None else str(path),
             origin=origin,

@@ -1,4 +1,4 @@
-"""The quality of a kept answer, and its record in a log. A failure counts as wrong."""
+"""The quality of a stored answer, and its record in a log. A failure counts as wrong."""
 
 from collections.abc import Mapping, Sequence
 

@@ -59,7 +59,7 @@ class Quiz:
         return tuple((question, answer) for question, answer in pairs if not _cannot_infer(answer))
 
 
-def chinese_words() -> Cut:
+def load_chinese_splitter() -> Cut:
     """Jieba's function that splits Chinese into words. Raises ConfigError if the package is missing."""
     jieba: Any = required_module("jieba", extra="families", field="family")
     jieba.setLogLevel(logging.WARNING)  # by default it logs that its dictionary is loaded
@@ -83,11 +83,11 @@ class QuizJudge(BookedModel):
         ).prompt
 
 
-async def made_quiz(text: str, *, judge: QuizJudge, ask: Ask) -> Quiz:
+async def write_quiz(text: str, *, judge: QuizJudge, ask: Ask) -> Quiz:
     """Let the judge write questions about a gold text, and answer them. Raises ArmFailed if it can answer none."""
     reply = await ask(judge.prompt("quiz_questions", text=text, limit=str(QUESTIONS)))
-    questions = tuple(dict.fromkeys(_numbered(reply).values()))[:QUESTIONS]
-    answers = await _answers(text, questions=questions, judge=judge, ask=ask) if questions else {}
+    questions = tuple(dict.fromkeys(_parse_numbered(reply).values()))[:QUESTIONS]
+    answers = await _answer_quiz(text, questions=questions, judge=judge, ask=ask) if questions else {}
     right = tuple(answers.get(number, CANNOT_INFER) for number in range(1, len(questions) + 1))
     if all(map(_cannot_infer, right)):
         remedy = "use a stronger judge, or give the row a quiz"
@@ -98,7 +98,7 @@ async def made_quiz(text: str, *, judge: QuizJudge, ask: Ask) -> Quiz:
 async def grade_with_quiz(text: str, *, quiz: Quiz, judge: QuizJudge, ask: Ask, cut: Cut) -> Mapping[str, float]:
     """MEASURES of a text. Raises ArmFailed if the judge fails. A blank text answers nothing, without a call."""
     questions = [question for question, _ in quiz.asked]
-    answers = await _answers(text, questions=questions, judge=judge, ask=ask) if text.strip() else {}
+    answers = await _answer_quiz(text, questions=questions, judge=judge, ask=ask) if text.strip() else {}
     overlaps = [
         _overlap(cut(answers[number]), cut(right))
         for number, (_, right) in enumerate(quiz.asked, start=1)
@@ -108,12 +108,12 @@ async def grade_with_quiz(text: str, *, quiz: Quiz, judge: QuizJudge, ask: Ask, 
     return dict(zip(MEASURES, [len(overlaps) / len(questions), *means], strict=True))
 
 
-async def _answers(text: str, *, questions: Sequence[str], judge: QuizJudge, ask: Ask) -> dict[int, str]:
+async def _answer_quiz(text: str, *, questions: Sequence[str], judge: QuizJudge, ask: Ask) -> dict[int, str]:
     numbered = "\n".join(f"{number}: {question}" for number, question in enumerate(questions, start=1))
-    return _numbered(await ask(judge.prompt("quiz_answers", text=text, questions=numbered)))
+    return _parse_numbered(await ask(judge.prompt("quiz_answers", text=text, questions=numbered)))
 
 
-def _numbered(reply: str) -> dict[int, str]:
+def _parse_numbered(reply: str) -> dict[int, str]:
     """Number -> answer, from lines such as "3: answer". The first answer that is not blank counts."""
     answers: dict[int, str] = {}
     for number, answer in _NUMBERED_LINE.findall(reply):

@@ -1,4 +1,4 @@
-"""Results of kept answers: a line for each arm, and a routing table. A failure counts as wrong."""
+"""Results of stored answers: a line for each arm, and a routing table. A failure counts as wrong."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,7 +52,7 @@ def line_of_arm(
     line |= {name: fmean(measures[name] for measures in qualities) for name in qualities[0]}
     line["steps"] = fmean(answer.steps for answer in answers)
     line["seconds"] = fmean(answer.cost.seconds_total for answer in answers)
-    line["time"] = None if reference is None else _time(answers, reference=reference)
+    line["time"] = None if reference is None else _time_ratio(answers, reference=reference)
     for name in ("passages", "prompt_tokens", "completion_tokens", "dollars"):
         line[name] = fmean(getattr(answer.cost, name) for answer in answers)
     line["exhausted"] = sum(answer.status == "exhausted" for answer in answers)
@@ -74,7 +74,7 @@ def add_judge(lines: Sequence[Line], *, facts: Mapping[str, Json], unjudged: Seq
         line["unjudged"] = [{"id": row, "error": error} for arm, row, error in unjudged if arm == line["strategy"]]
 
 
-def _time(answers: Sequence[StoredAnswer], *, reference: Sequence[StoredAnswer]) -> float | None:
+def _time_ratio(answers: Sequence[StoredAnswer], *, reference: Sequence[StoredAnswer]) -> float | None:
     """Mean seconds / mean seconds of the reference, without questions on which either failed; None if none is left."""
     pairs = [
         (answer.cost.seconds_total, other.cost.seconds_total)
@@ -89,9 +89,9 @@ def table_records(
     rows: Sequence[LabelledQuestion], *, answered: Answered, qualities: Qualities, reward: RewardSettings
 ) -> Iterator[dict[str, Json]]:
     """The full-information table (router/offline/logs/tables.py): a record per question."""
-    for place, row in enumerate(rows):
-        answers = {arm: stored[place] for arm, stored in answered.items()}
-        measures = {arm: qualities[arm][place] for arm in answers}
+    for position, row in enumerate(rows):
+        answers = {arm: stored[position] for arm, stored in answered.items()}
+        measures = {arm: qualities[arm][position] for arm in answers}
         origin = {"dataset": row.dataset, "hops": row.hops}
         yield {
             "id": row.id,
@@ -137,7 +137,7 @@ def as_json(lines: Sequence[Line], *, comparisons: Mapping[str, Comparison]) -> 
 def evaluation_assessment(
     lines: Sequence[Line], *, comparisons: Mapping[str, Comparison], file: Path, remarks: Sequence[str] = ()
 ) -> Assessment:
-    """The screen and the page of the lines. file: where the answers are. remarks: further notes."""
+    """The results for the screen and the page. file: file of the answers. remarks: further notes."""
     best = max(comparisons.values(), key=lambda one: one.reward.first or 0.0, default=None)
     ordered = sorted(comparisons.values(), key=lambda one: one is not best)
     notes = [f"{counted(lines[0]['questions'], 'question')}; failures count as wrong"]

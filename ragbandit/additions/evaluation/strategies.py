@@ -11,8 +11,8 @@ import typer
 from ragbandit.additions.evaluation import results
 from ragbandit.additions.evaluation.assessments import show_assessment
 from ragbandit.additions.evaluation.file_questions import FileQuestions
-from ragbandit.additions.evaluation.kept_answers import Answers, StoredAnswer
-from ragbandit.additions.evaluation.labelled_questions import CRUD, LabelledQuestion, distinct, read_questions
+from ragbandit.additions.evaluation.kept_answers import AnswerFile, StoredAnswer
+from ragbandit.additions.evaluation.labelled_questions import CRUD, LabelledQuestion, first_rows, read_questions
 from ragbandit.additions.evaluation.quizzes import Quizzes
 from ragbandit.additions.evaluation.routers.routing_table import time_one_of
 from ragbandit.router.cli.console import errors, interruptible
@@ -54,13 +54,13 @@ def evaluate_strategies(options: StrategyOptions, *, settings: Settings, report:
         errors.say(_left_out_line(lacking))
     file = options.answers or Path(settings.data_dir) / "evaluations" / f"{options.questions.stem}.jsonl"
     quizzes = Quizzes(settings.judge, replies=file.with_suffix(".judge.jsonl")) if family == CRUD else None
-    with Answers(file, resume=options.resume or options.retry_failed) as stored, show_progress(errors) as progress:
+    with AnswerFile(file, resume=options.resume or options.retry_failed) as stored, show_progress(errors) as progress:
         if options.retry_failed:
             stored.forget_failed()
         progress("loading the models", 0, 0)
         loaded = ArmLoader(settings).load(arms)
         keeping: dict[str, Any] = {"answers": stored, "reward": settings.reward, "limits": settings.budget}
-        questions = FileQuestions(distinct(rows), arms=loaded, family=family, **keeping)
+        questions = FileQuestions(first_rows(rows), arms=loaded, family=family, **keeping)
         run = QuestionRun(
             questions=questions.all,
             arms=loaded,
@@ -70,14 +70,14 @@ def evaluate_strategies(options: StrategyOptions, *, settings: Settings, report:
         )
         with interruptible(f"stopped; {file} keeps the answers so far: continue with --resume"):
             asyncio.run(run.run(concurrency=concurrency))
-        kept = {one.row.question: one.kept for one in questions.all}
+        kept = {one.row.question: one.stored_answers for one in questions.all}
         of_rows = [kept[row.question] for row in rows]
     answered: dict[str, list[StoredAnswer]] = {
         name: [answers[place] for answers in of_rows] for place, name in enumerate(loaded)
     }
     qualities = results.qualities_of(rows, answered=answered, family=family)
     if quizzes is not None:
-        qualities = _quizzed(quizzes, rows, answered=answered, qualities=qualities, concurrency=concurrency)
+        qualities = _add_quiz_measures(quizzes, rows, answered=answered, qualities=qualities, concurrency=concurrency)
     one = time_one_of(answered, arms=settings.worker_arms)
     reference = None if one is None else answered[one]
     lines = [
@@ -101,7 +101,7 @@ def evaluate_strategies(options: StrategyOptions, *, settings: Settings, report:
     _check_usable(lines)
 
 
-def _quizzed(
+def _add_quiz_measures(
     quizzes: Quizzes,
     rows: Sequence[LabelledQuestion],
     *,
@@ -109,7 +109,7 @@ def _quizzed(
     qualities: results.Qualities,
     concurrency: int,
 ) -> results.Qualities:
-    """The measures, after the measures of the judge's quizzes."""
+    """Put the measures of the judge's quizzes before the other measures."""
     stopped = interruptible("stopped; the judge's replies so far are kept: continue with --resume")
     with quizzes, show_progress(errors) as progress, stopped:
         run = quizzes.run(rows, answered=answered, concurrency=concurrency, progress=progress)

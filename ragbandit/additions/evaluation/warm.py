@@ -51,7 +51,7 @@ def check_warm_policy(policy: Policy, *, name: str) -> None:
         raise ConfigError(message, field="policy.name", remedy=remedy)
 
 
-def table_material(
+def warm_rows_of_table(
     table: LabelledTable,
     *,
     source: str,
@@ -92,10 +92,10 @@ def table_material(
             occurrence=occurrences[key],
         )
         occurrences[key] += 1
-    return WarmRows(rows=_by_hash(rows, arms=len(table.arms)), arms=table.arms, source=source, origin=ORIGIN)
+    return WarmRows(rows=_sorted_by_hash(rows, arms=len(table.arms)), arms=table.arms, source=source, origin=ORIGIN)
 
 
-def log_material(
+def warm_rows_of_log(
     rows: Sequence[Logged],
     *,
     source: str,
@@ -111,21 +111,21 @@ def log_material(
     InvalidInput if the policy needs features and a row without usable features has no question.
     """
     weight = settings.reward.weight
-    # A policy is asked at the weight at which its rewards are read, not at a price that a budget had raised.
+    # The policy learns questions at the weight of its rewards, not at a price that a budget had raised.
     material = [_at_weight(row, weight) for row in rows]
-    blind = []
+    unencoded = []
     for at, row in enumerate(material):
         if row.decision.features is not None and row.decision.encoder_hash == encoder.hash:
             continue
         if row.decision.query.text.strip():
-            blind.append(at)
+            unencoded.append(at)
         elif needs_features:
             message = "has no question, and its features are missing or another encoder's"
             remedy = "log the question as `text`, or the features of the configured encoder, or leave the row out"
             raise InvalidInput(message, field=f"{source}:{row.line} text", remedy=remedy)
-    texts = [material[at].decision.query.text for at in blind]
+    texts = [material[at].decision.query.text for at in unencoded]
     encoded = embed_texts(texts, encoder=encoder, progress=progress) if texts else ()
-    for at, features in zip(blind, encoded, strict=True):
+    for at, features in zip(unencoded, encoded, strict=True):
         decision = material[at].decision
         # The new features do not reproduce the logged pmf, so the row counts as imported.
         facts = {**decision.facts, IMPORTED: origin}
@@ -133,8 +133,8 @@ def log_material(
         material[at] = replace(material[at], decision=decision)
     arms = tuple(dict.fromkeys(arm for row in material for arm in row.decision.arms))
     if has_every_arm(material):
-        material = _by_hash(sorted(material, key=lambda row: question_key(row.decision.query)), arms=1)
-    return WarmRows(rows=material, arms=arms, source=source, origin=origin, encoded=len(blind))
+        material = _sorted_by_hash(sorted(material, key=lambda row: question_key(row.decision.query)), arms=1)
+    return WarmRows(rows=material, arms=arms, source=source, origin=origin, encoded=len(unencoded))
 
 
 def _at_weight(row: Logged, weight: float) -> Logged:
@@ -157,7 +157,7 @@ def has_every_arm(rows: Sequence[Logged]) -> bool:
     return all(set(drawn) == offered[key] and len(set(drawn.values())) == 1 for key, drawn in counts.items())
 
 
-def _by_hash(rows: Sequence[Logged], *, arms: int) -> list[Logged]:
+def _sorted_by_hash(rows: Sequence[Logged], *, arms: int) -> list[Logged]:
     """The rows in groups of `arms`, sorted by the sha256 of their question and numbered from 1."""
 
     def question_hash(group: Sequence[Logged]) -> bytes:
@@ -172,7 +172,7 @@ PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entered:
+class EntryCounts:
     added: int
     known: int  #: rows that the ledger already had
     last_seq: int
@@ -180,9 +180,9 @@ class Entered:
     version: str | None
 
 
-def enter(
+def enter_rows(
     material: WarmRows, *, ledger: Ledger, settings: Settings, encoder: Encoder, progress: Progress = no_progress
-) -> Entered:
+) -> EntryCounts:
     """Append the rows that the ledger does not have, learn them, and make a snapshot.
 
     Raises Conflict if a row contradicts what the ledger has learned, or has features of another encoder; NotReady if a
@@ -192,7 +192,7 @@ def enter(
     snapshots = SnapshotLoader(ledger.database, settings=settings, files=files, encoder=encoder)
     snapshots.register()
     learner = make_learner(settings, ledger, files=files)
-    learner.drain(patience_s=PATIENCE_S)  # decisions that the ledger has already are learned before these rows
+    learner.drain(patience_s=PATIENCE_S)  # the ledger's own decisions are learned before these rows
     rows = material.rows
     if settings.log.text != "full":
         rows = [replace(row, decision=_without_texts(row.decision, schema=settings.context)) for row in rows]
@@ -215,7 +215,7 @@ def enter(
     last = ledger.last_seq()
     newest = snapshots.newest(limit=1)
     version = newest[0].version if newest and newest[0].last_seq == last else None
-    return Entered(added=counts.added, known=counts.known, last_seq=last, version=version)
+    return EntryCounts(added=counts.added, known=counts.known, last_seq=last, version=version)
 
 
 def _without_texts(decision: Decision, *, schema: Collection[str]) -> Decision:
@@ -258,7 +258,7 @@ def outcomes_of(rows: Sequence[Logged]) -> Outcomes | None:
     for row in rows:
         questions.setdefault(question_key(row.decision.query), {}).setdefault(row.decision.arm, []).append(row)
     answered = Counter(chain.from_iterable(questions.values()))
-    # An arm is complete if at most one arm answered more questions: so at least two are, since routing needs a choice.
+    # An arm is complete if at most one arm answered more questions. So at least two arms are, as routing needs.
     least = sorted(answered.values())[-2]
     complete = tuple(arm for arm in arms if answered[arm] >= least)
     whole = [answers for answers in questions.values() if {*complete} <= {*answers}]
@@ -266,7 +266,10 @@ def outcomes_of(rows: Sequence[Logged]) -> Outcomes | None:
         return None
     means: dict[str, Matrix] = {
         part: np.array(
-            [[_mean(getattr(row.reward, name) for row in answers.get(arm, ())) for arm in arms] for answers in whole]
+            [
+                [_nan_mean(getattr(row.reward, name) for row in answers.get(arm, ())) for arm in arms]
+                for answers in whole
+            ]
         )
         for part, name in (("reward", "value"), ("quality", "quality"), ("cost", "cost"))
     }
@@ -283,7 +286,7 @@ def outcomes_of(rows: Sequence[Logged]) -> Outcomes | None:
     return Outcomes(arms=arms, complete=complete, values=means, rows=mean_rows)
 
 
-def _mean(values: Iterable[float]) -> float:
+def _nan_mean(values: Iterable[float]) -> float:
     """The mean; NaN without a value."""
     listed = list(values)
     return math.fsum(listed) / len(listed) if listed else math.nan

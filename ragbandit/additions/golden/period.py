@@ -25,21 +25,21 @@ class PeriodState:
     @classmethod
     def read(cls, ledger: Ledger, *, period_s: float, now: float) -> Self:
         with ledger.database.read() as connection:
-            stored = position_of(connection, _reader(ledger))
+            stored = position_of(connection, _position_name(ledger))
         period = int(now // period_s)
         if stored.get("period") != period:
             return cls(ledger=ledger, period=period, now=now)
         next_at = math.inf if stored["next_at"] is None else stored["next_at"]
         return cls(ledger=ledger, period=period, now=now, dollars=stored["dollars"], next_at=next_at)
 
-    def keep(self, *, dollars: float, next_at: float | None = None) -> None:
+    def store(self, *, dollars: float, next_at: float | None = None) -> None:
         """Store the dollars, and the time of the next try if it changes."""
         self.dollars, self.next_at = dollars, self.next_at if next_at is None else next_at
         later = None if math.isinf(self.next_at) else self.next_at
         position = {"period": self.period, "dollars": dollars, "next_at": later}
         with self.ledger.database.write() as connection:
-            move_position(connection, _reader(self.ledger), position=position, now=self.now)
+            move_position(connection, _position_name(self.ledger), position=position, now=self.now)
 
 
-def _reader(ledger: Ledger) -> str:
+def _position_name(ledger: Ledger) -> str:
     return f"golden:{ledger.label}"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ragbandit.additions.evaluation.labelled_questions import LabelledQuestion, distinct, read_questions
+from ragbandit.additions.evaluation.labelled_questions import LabelledQuestion, first_rows, read_questions
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files import open_file
 
@@ -12,7 +12,7 @@ def read_golden(path: str) -> list[LabelledQuestion]:
     file = Path(path)
     try:
         open_file(file).close()  # a pipe could be read only once
-        return distinct(read_questions(file, family="ours"))
+        return first_rows(read_questions(file, family="ours"))
     except OSError as error:
         message, remedy = f"{file} cannot be read: {error.strerror}", "give a file that this user can read"
         raise ConfigError(message, field="learning.golden", remedy=remedy) from error

@@ -17,7 +17,7 @@ from ragbandit.workers.setup.retrievers import (
 
 
 def hybrid_kind(settings: Settings) -> RetrieverKind:
-    """Two retrievers, with one name of an index."""
+    """The hybrid retriever of the settings, before it is opened."""
     chosen = settings.retriever.of(HybridSection)
 
     def halves() -> dict[str, RetrieverKind]:
@@ -27,7 +27,7 @@ def hybrid_kind(settings: Settings) -> RetrieverKind:
         names = (chosen.first, chosen.second)
         return {name: retriever_kind(with_choice(settings, retriever=name), wrapped=False) for name in names}
 
-    def opened() -> Retriever:
+    def open_both() -> Retriever:
         first, second = halves().values()
         return HybridRetriever(first.open(), second=second.open())
 
@@ -39,5 +39,5 @@ def hybrid_kind(settings: Settings) -> RetrieverKind:
         check_class(chosen.second, key="second")
 
     return RetrieverKind(
-        open=opened, build=build, read=lambda: {name: half.info() for name, half in halves().items()}, check=check
+        open=open_both, build=build, read=lambda: {name: half.info() for name, half in halves().items()}, check=check
     )

@@ -52,19 +52,21 @@ def init(
         raise ConfigError(f"{prefer!r} is unknown", field="--prefer", remedy=f"known: {', '.join(draft.WEIGHTS)}")
     sys.path.append(configuration.class_folder(file))  # --pipeline may name a module there
     settings = Settings(data_dir=os.environ.get("RAGBANDIT_DATA_DIR") or Settings().data_dir)
-    prices = [draft.parsed_price(text) for text in price or []]
+    prices = [draft.parse_price(text) for text in price or []]
     asks = not (yes or prefer) and sys.stdin.isatty()
     if not (asks or yes or prefer):
-        remedy = f"give --yes, which is --prefer {_BALANCED}, or --prefer with one of: {_worths(unit='steps')}"
+        remedy = f"give --yes, which is --prefer {_BALANCED}, or --prefer with one of: {_worth_texts(unit='steps')}"
         raise ConfigError("there is no terminal to ask what a right answer is worth", field="--prefer", remedy=remedy)
-    surroundings = draft.look_around(
+    surroundings = draft.find_surroundings(
         url=url, key_env=key_env, wanted=model or [], documents=documents, pipelines=pipeline or []
     )
     # A missing package should end the command now, not after the index and the questions.
     trial = file.with_name(f".{file.name}.trial")
-    _write(draft.as_yaml(draft.draft(surroundings, preference=_BALANCED, key_env=key_env)), file=trial, force=True)
+    _write(
+        draft.as_yaml(draft.draft_choices(surroundings, preference=_BALANCED, key_env=key_env)), file=trial, force=True
+    )
     trial.unlink()
-    index = draft.index_of(surroundings, documents=documents, settings=settings)
+    index = draft.find_or_build_index(surroundings, documents=documents, settings=settings)
     surroundings = replace(surroundings, index=index, agents=agents)
     models = surroundings.models
     if prices and len(prices) != len(models):
@@ -73,22 +75,22 @@ def init(
     listed_prices = [dict(model.price) for model in models if model.price is not None]
     if not prices and len(listed_prices) == len(models):
         prices = listed_prices
-    for choice in draft.draft(surroundings, preference=_BALANCED, key_env=key_env)[:-1]:
-        _print(choice)
+    for choice in draft.draft_choices(surroundings, preference=_BALANCED, key_env=key_env)[:-1]:
+        _print_choice(choice)
     if asks:
         if surroundings.server is not None and draft.AGENT_DOORS and not agents:
             question = "Do coding agents, such as Claude Code or Codex, call this service?"
             surroundings = replace(surroundings, agents=Confirm.ask(question, default=False, console=console))
-        prices = prices or _asked_prices(surroundings)
-        prefer = _preference(unit=draft.cost_unit(surroundings, prices=prices))
-    choices = draft.draft(surroundings, preference=prefer or _BALANCED, key_env=key_env, prices=prices)
-    _print(choices[-1])
+        prices = prices or _ask_prices(surroundings)
+        prefer = _ask_preference(unit=draft.cost_unit(surroundings, prices=prices))
+    choices = draft.draft_choices(surroundings, preference=prefer or _BALANCED, key_env=key_env, prices=prices)
+    _print_choice(choices[-1])
     settings = _write(draft.as_yaml(choices), file=file, force=force)
     next_step = _next_step(settings, can_run_workers=not surroundings.no_workers)
     console.print(escape(f"wrote {file}{next_step}"), soft_wrap=True, highlight=False)
 
 
-def _print(choice: draft.Choice) -> None:
+def _print_choice(choice: draft.Choice) -> None:
     console.print(escape(f"{choice.topic:<7} {choice.why}."), soft_wrap=True, highlight=False)
 
 
@@ -110,7 +112,7 @@ def _check_target(file: Path, *, force: bool) -> None:
         raise ConfigError(message, field="--config", remedy="overwrite it with --force, or name another")
 
 
-def _asked_prices(surroundings: draft.Surroundings) -> list[dict[str, float]]:
+def _ask_prices(surroundings: draft.Surroundings) -> list[dict[str, float]]:
     """Ask for the prices of the models if there are two; [] if a price is unknown."""
     prices = []
     for model in surroundings.models if len(surroundings.models) == 2 else ():
@@ -125,18 +127,18 @@ def _asked_prices(surroundings: draft.Surroundings) -> list[dict[str, float]]:
 class _PricePrompt(PromptBase[dict[str, float]]):
     def process_response(self, value: str) -> dict[str, float]:
         try:
-            return draft.parsed_price(value) if value.strip() else {}
+            return draft.parse_price(value) if value.strip() else {}
         except ConfigError as error:
             raise InvalidResponse(escape(str(error))) from error
 
 
-def _worths(*, unit: str) -> str:
+def _worth_texts(*, unit: str) -> str:
     return ", ".join(f"{name} ({draft.right_answer_worth(name, unit=unit)})" for name in draft.WEIGHTS)
 
 
-def _preference(*, unit: str) -> str:
+def _ask_preference(*, unit: str) -> str:
     means = " (a step is one round of search and generation)" if unit == "steps" else ""
-    question = f"What is a right answer worth{means}? {_worths(unit=unit)}"
+    question = f"What is a right answer worth{means}? {_worth_texts(unit=unit)}"
     return Prompt.ask(question, choices=list(draft.WEIGHTS), default=_BALANCED, show_choices=False, console=console)
 
 

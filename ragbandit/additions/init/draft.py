@@ -31,7 +31,7 @@ from ragbandit.workers.verbs.index import build_index
 _BILLIONS: Final = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNORECASE)
 
 
-def pick(server: ModelCatalog, *, wanted: Sequence[str]) -> tuple[tuple[ModelDescription, ...], str]:
+def choose_models(server: ModelCatalog, *, wanted: Sequence[str]) -> tuple[tuple[ModelDescription, ...], str]:
     """Choose one or two models of a server. Returns (models, the small one first; reason). Raises ConfigError."""
     models = {model.name: model for model in server.models}
     names = ", ".join(list(models)[:MOST_NAMED]) + (", ..." if len(models) > MOST_NAMED else "")
@@ -82,6 +82,7 @@ class Surroundings:
     server: ModelCatalog | None = None
     #: chosen models of the server, the small one first
     models: tuple[ModelDescription, ...] = ()
+    #: reason of the choice of models
     picked: str = ""
     local: bool = False
     #: (name, description) of the bm25 index to search; None if there is none
@@ -90,7 +91,7 @@ class Surroundings:
     agents: bool = False
 
 
-def look_around(
+def find_surroundings(
     *, url: str | None, key_env: str, wanted: Sequence[str], documents: Path | None, pipelines: Sequence[str]
 ) -> Surroundings:
     """Find models and pipelines. Raises RagBanditError if something named cannot be used."""
@@ -106,7 +107,7 @@ def look_around(
     server = find_server(url=url, key_env=key_env, environ=os.environ)
     if wanted and server is None:
         raise ConfigError("no model server was found", field="--model", remedy="give its address with --url")
-    models, picked = ((), "") if server is None else pick(server, wanted=wanted)
+    models, picked = ((), "") if server is None else choose_models(server, wanted=wanted)
     if server is not None and any(model.supports is None for model in models):
         abilities = abilities_by_model([model.name for model in models], url=server.url, key=server.key)
         models = tuple(replace(model, supports=model.supports or abilities.get(model.name)) for model in models)
@@ -130,7 +131,7 @@ def _pipeline_arm(text: str) -> tuple[str, Params]:
     return name, {"class": "callable", "object": path}
 
 
-def index_of(here: Surroundings, *, documents: Path | None, settings: Settings) -> tuple[str, str] | None:
+def find_or_build_index(here: Surroundings, *, documents: Path | None, settings: Settings) -> tuple[str, str] | None:
     """Returns (name, description) of an index: new if `documents` are named, else an existing one, else a new one."""
     if not (here.models or here.local):
         return None
@@ -139,7 +140,7 @@ def index_of(here: Surroundings, *, documents: Path | None, settings: Settings) 
         names = sorted({file.parent.name for file in folder.glob("*/index.json")})
         for name in sorted(names, key=settings.retriever.index.__ne__):  # the configured one first
             with contextlib.suppress(RagBanditError):  # an index of another kind
-                return name, _passages(retriever_kind(with_choice(settings, index=name)).info())
+                return name, _passages_text(retriever_kind(with_choice(settings, index=name)).info())
     usual = map(Path, ("docs", "documents", "corpus.jsonl"))
     corpus = documents or next((path for path in usual if path.exists()), None)
     if corpus is None:
@@ -153,10 +154,10 @@ def index_of(here: Surroundings, *, documents: Path | None, settings: Settings) 
             raise
         errors.say(f"{corpus} is not indexed: {error}")
         return None
-    return settings.retriever.index, f"{_passages(description)} of {corpus}"
+    return settings.retriever.index, f"{_passages_text(description)} of {corpus}"
 
 
-def _passages(index: Mapping[str, object]) -> str:
+def _passages_text(index: Mapping[str, object]) -> str:
     return f"{index['passages']} passage{'' if index['passages'] == 1 else 's'}"
 
 
@@ -190,22 +191,22 @@ class Choice:
     note: str = ""
 
 
-def draft(here: Surroundings, *, preference: str, key_env: str, prices: Prices = ()) -> list[Choice]:
+def draft_choices(here: Surroundings, *, preference: str, key_env: str, prices: Prices = ()) -> list[Choice]:
     """The choices for these surroundings. preference: a key of WEIGHTS. prices: one for each model, or none."""
     arms = _arms(here)
-    choices = [_server(here, key_env=key_env, prices=prices) if here.server else _no_server(here)]
+    choices = [_server_choice(here, key_env=key_env, prices=prices) if here.server else _no_server_choice(here)]
     if here.server and here.server.embeddings and "embeddings" in offered_places("doors"):
-        choices.append(_embeddings(here.server, key_env=key_env))
+        choices.append(_embeddings_choice(here.server, key_env=key_env))
     if here.index is not None:
         name, contents = here.index
         why = f"the index {name} has {contents} (bm25); `rerank` reorders its hits (docs/generators.md)"
         choices.append(Choice(topic="search", why=why, sections={"retriever": {"name": "bm25", "index": name}}))
     choices.append(_arms_choice(here, arms))
     if len(arms) > 1:
-        choices.append(_incumbent(arms))
+        choices.append(_incumbent_choice(arms))
     if here.agents and AGENT_DOORS:
-        choices.append(_agents())
-    return [*choices, _reward(preference, unit=cost_unit(here, prices=prices))]
+        choices.append(_agents_choice())
+    return [*choices, _reward_choice(preference, unit=cost_unit(here, prices=prices))]
 
 
 def as_yaml(choices: Sequence[Choice]) -> str:
@@ -213,10 +214,10 @@ def as_yaml(choices: Sequence[Choice]) -> str:
         "Settings of RagBandit, written by `ragbandit init`. Every other setting has its default: `ragbandit "
         "validate --all` prints them. Secrets belong in the environment, never here."
     )
-    parts = [_comment(head)]
+    parts = [_yaml_comment(head)]
     for choice in choices:
         body = yaml_text(choice.sections, default_flow_style=None, width=110)
-        parts.append(_comment(choice.why) + (body if choice.sections else "") + _comment(choice.note))
+        parts.append(_yaml_comment(choice.why) + (body if choice.sections else "") + _yaml_comment(choice.note))
     return "\n".join(parts)
 
 
@@ -231,7 +232,7 @@ def right_answer_worth(preference: str, *, unit: str) -> str:
     return formats.worth(1.0 / WEIGHTS[preference][unit], unit)
 
 
-def parsed_price(text: str) -> dict[str, float]:
+def parse_price(text: str) -> dict[str, float]:
     try:
         prices = [float(part) for part in text.split("/")]
     except ValueError:
@@ -242,12 +243,12 @@ def parsed_price(text: str) -> dict[str, float]:
     return {"input": prices[0], "output": prices[1]}
 
 
-def _comment(text: str) -> str:
+def _yaml_comment(text: str) -> str:
     lines = [line for part in text.splitlines() for line in textwrap.wrap(one_line(part), width=110)]
     return "".join(f"# {line}\n" for line in lines)
 
 
-def _no_server(here: Surroundings) -> Choice:
+def _no_server_choice(here: Surroundings) -> Choice:
     default, sections = Settings().generator, dict[str, Any]()
     if len(here.pipelines) > 1:
         why = "your pipelines have models of their own"
@@ -263,11 +264,11 @@ def _no_server(here: Surroundings) -> Choice:
     return Choice(topic="model", why=why, sections=sections)
 
 
-def _server(here: Surroundings, *, key_env: str, prices: Prices) -> Choice:
+def _server_choice(here: Surroundings, *, key_env: str, prices: Prices) -> Choice:
     assert here.server is not None
     url = here.server.url
     names = [model.name for model in here.models]
-    sections = [_generator(model, url=url, key_env=key_env) for model in here.models]
+    sections = [_generator_section(model, url=url, key_env=key_env) for model in here.models]
     for section, price in zip(sections, prices, strict=False):
         section["token_prices"] = price
     preset = {"arms_preset": "chat"} if here.index else {}
@@ -280,12 +281,12 @@ def _server(here: Surroundings, *, key_env: str, prices: Prices) -> Choice:
     note = "" if prices else _NO_PRICE
     if unknown:
         note += f"\nThe server lists no context length of {unknown}; context_tokens sets one."
-    images, remedy = _images(here.models)
+    images, remedy = _images_clause(here.models)
     why = f"{roles} ({here.picked}), at {url}; {images}"
     return Choice(topic="model", why=why, sections={**chosen, **preset}, note=note + remedy)
 
 
-def _images(models: Sequence[ModelDescription]) -> tuple[str, str]:
+def _images_clause(models: Sequence[ModelDescription]) -> tuple[str, str]:
     """Which models read images, and what to do if it is not known. Returns (clause, note for the file)."""
     able = " and ".join(model.name for model in models if "images" in (model.supports or ()))
     unknown = " and ".join(model.name for model in models if model.supports is None)
@@ -299,7 +300,7 @@ def _images(models: Sequence[ModelDescription]) -> tuple[str, str]:
     return f"{clause}: the server does not describe {unknown} (generator.supports)", remedy
 
 
-def _embeddings(server: ModelCatalog, *, key_env: str) -> Choice:
+def _embeddings_choice(server: ModelCatalog, *, key_env: str) -> Choice:
     names = ", ".join(model.name for model in server.embeddings[:MOST_NAMED])
     options: Params = {"base_url": server.url}
     if key_env != OpenAiOptions().api_key_env:
@@ -311,7 +312,7 @@ def _embeddings(server: ModelCatalog, *, key_env: str) -> Choice:
     return Choice(topic="embed", why=why, sections={"embeddings": options})
 
 
-def _generator(model: ModelDescription, *, url: str, key_env: str) -> Params:
+def _generator_section(model: ModelDescription, *, url: str, key_env: str) -> Params:
     options: Params = {"base_url": url, "bytes_per_token": 3.0}
     if key_env != OpenAiOptions().api_key_env:
         options["api_key_env"] = key_env
@@ -362,7 +363,7 @@ def _arms_choice(here: Surroundings, arms: dict[str, Params]) -> Choice:
     return Choice(topic="arms", why=why, sections={"arms": arms}, note=note)
 
 
-def _incumbent(arms: dict[str, Params]) -> Choice:
+def _incumbent_choice(arms: dict[str, Params]) -> Choice:
     usual = ("single_step_large", "single_step", "large", *arms)
     incumbent = next(name for name in usual if name in arms)
     harm = Settings().policy.harm
@@ -378,12 +379,12 @@ def _incumbent(arms: dict[str, Params]) -> Choice:
     return Choice(topic="policy", why=why, sections=sections, note=note)
 
 
-def _agents() -> Choice:
+def _agents_choice() -> Choice:
     why = f"coding agents: one decision is for a whole task at {' and '.join(AGENT_DOORS.values())} (docs/agents.md)"
     return Choice(topic="agents", why=why, sections={"conversation": {"units": dict.fromkeys(AGENT_DOORS, "task")}})
 
 
-def _reward(preference: str, *, unit: str) -> Choice:
+def _reward_choice(preference: str, *, unit: str) -> Choice:
     weights = {name: weight[unit] for name, weight in WEIGHTS.items()}
     others = ", ".join(f"{name} {right_answer_worth(name, unit=unit)}" for name in WEIGHTS if name != preference)
     sections = {"reward": {"weight": weights[preference], "cost": {unit: 1.0}}, "cost_weights": weights}

@@ -43,7 +43,7 @@ def supports_of(row: Mapping[str, Any]) -> tuple[str, ...] | None:
         names = features + modalities if isinstance(modalities, list) else features
         return tuple(sorted({ours for name, ours in _FEATURES.items() if name in names}))
     abilities: dict[str, bool] = {}
-    for name, is_able in _named(row):
+    for name, is_able in _named_features(row):
         if name in _WORDS:
             abilities[_WORDS[name]] = abilities.get(_WORDS[name], False) or is_able
     if "images" not in abilities:
@@ -52,8 +52,8 @@ def supports_of(row: Mapping[str, Any]) -> tuple[str, ...] | None:
     return tuple(sorted({"json", "tools", *abilities} - lacking))
 
 
-def _named(row: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """(name of a feature, whether the model has it) for all features that a row names."""
+def _named_features(row: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    """Yield (name of a feature, whether the model has it) for all features that a row names."""
     if row.get("type") in ("llm", "vlm"):  # LM Studio's
         yield "vlm", row["type"] == "vlm"
     for key, value in row.items():
@@ -62,14 +62,14 @@ def _named(row: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
         elif isinstance(value, Mapping) and isinstance(value.get("supported"), bool):
             yield key, value["supported"]
         elif isinstance(value, Mapping) and key in _PARTS:
-            yield from _named(value)
+            yield from _named_features(value)
         elif isinstance(value, list) and key in _PARTS:
             yield "image", False  # unless it is in the list
             yield from ((name, True) for name in value if isinstance(name, str))
 
 
 def abilities_by_model(names: Sequence[str], *, url: str, key: str | None) -> dict[str, tuple[str, ...]]:
-    """Model -> its abilities, for the models that a server describes elsewhere than in its list. No model is asked."""
+    """Model -> its abilities, for models that a server describes outside its list. Sends no prompt to a model."""
     base, found = httpx.URL(url), dict[str, tuple[str, ...]]()
     if base.host == "api.openai.com":
         able, unable = ("files", "images", "json", "tools"), ("json", "tools")

@@ -52,7 +52,7 @@ class ModelCatalog:
     models: tuple[ModelDescription, ...]
     #: models for embeddings
     embeddings: tuple[ModelDescription, ...] = ()
-    #: the API key that it gets
+    #: API key for the server
     key: str | None = field(default=None, repr=False)
 
 
@@ -66,14 +66,14 @@ def find_server(*, url: str | None, key_env: str, environ: Mapping[str, str]) ->
     urls = {"--url": url, "OPENAI_BASE_URL": environ.get("OPENAI_BASE_URL"), key_env: OPENAI if key else None}
     for source, address in urls.items():
         if address:
-            return _listed(address, key=key, source=source)
+            return _read_catalog(address, key=key, source=source)
     for port in USUAL_PORTS.values():
         with contextlib.suppress(ConfigError):
-            return _listed(f"http://127.0.0.1:{port}/v1", key=None, source="")
+            return _read_catalog(f"http://127.0.0.1:{port}/v1", key=None, source="")
     return None
 
 
-def _listed(url: str, *, key: str | None, source: str) -> ModelCatalog:
+def _read_catalog(url: str, *, key: str | None, source: str) -> ModelCatalog:
     """The server with its models. source: option or variable with the URL; "" for a usual port. Raises ConfigError."""
     if credentials_in(url, field="url") is not None:
         message = "the address has a user, a password or a key in it, and would stand in the file"
@@ -84,7 +84,7 @@ def _listed(url: str, *, key: str | None, source: str) -> ModelCatalog:
         base, list_url = (given.copy_with(path=each) for each in (path, f"{path}/models"))
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         response = httpx.get(list_url, headers=headers, timeout=10.0 if source else 1.0, **httpx_options(url))
-        rows, name = _rows(response.raise_for_status().json())
+        rows, name = _find_rows(response.raise_for_status().json())
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
         is_plain = status is not None and status >= 400  # the text of the error about a redirect has the new address
@@ -98,7 +98,7 @@ def _listed(url: str, *, key: str | None, source: str) -> ModelCatalog:
         message = f"{shown}/models: rows without {name} are left out: {', '.join(unread[:MOST_NAMED])}"
         errors.print(escape(message), soft_wrap=True, highlight=False)
     named = {str(row[name]): row for row in rows if _is_name(row.get(name))}
-    models = {each: _model(row, name=each) for each, row in named.items()}
+    models = {each: _describe_model(row, name=each) for each, row in named.items()}
     others = {each for each, row in named.items() if _OTHER_USES.search(each) or row.get("type") in _OTHER_KINDS}
     others |= {each for each in models if _EMBEDDINGS.search(each)}
     chats = tuple(model for each, model in models.items() if each not in others)
@@ -108,7 +108,7 @@ def _listed(url: str, *, key: str | None, source: str) -> ModelCatalog:
     return ModelCatalog(url=str(base), models=chats, embeddings=tuple(map(models.__getitem__, embeddings)), key=key)
 
 
-def _rows(tree: Any) -> tuple[list[Mapping[str, Any]], str]:
+def _find_rows(tree: Any) -> tuple[list[Mapping[str, Any]], str]:
     """Find the list of models, which may be under `data` or `models`. Returns (rows, key of a row's name)."""
     lists = [tree.get("data"), tree.get("models")] if isinstance(tree, Mapping) else [tree]
     models = max((rows for rows in lists if isinstance(rows, list)), key=len, default=None)
@@ -123,7 +123,7 @@ def _is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-#: possible keys of the context length in tokens: first the length that is served, then the model's longest
+#: possible keys of the context length in tokens: first the served length, then the model's maximum
 _CONTEXTS: Final = (
     *("max_model_len", "n_ctx", "loaded_context_length", "num_ctx", "context_length", "context_window"),
     *("max_context_length", "max_input_tokens", "inputTokenLimit", "input_token_limit", "context_size"),
@@ -133,7 +133,7 @@ _CONTEXTS: Final = (
 _PARTS: Final = ("meta", "metadata", "top_provider", "limits", "capabilities", "model_info", "details")
 
 
-def _model(row: Mapping[str, Any], *, name: str) -> ModelDescription:
+def _describe_model(row: Mapping[str, Any], *, name: str) -> ModelDescription:
     parts = [part for part in (row, *map(row.get, _PARTS)) if isinstance(part, Mapping)]
     parts += [part["limits"] for part in parts[1:] if isinstance(part.get("limits"), Mapping)]
     contexts = (_number(part.get(key)) for key in _CONTEXTS for part in parts)

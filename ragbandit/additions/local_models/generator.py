@@ -36,7 +36,7 @@ class LocalGenerator(Generator):
     trained_tokens: special tokens that the model was trained to write (as in Self-RAG). They stay in the text, and
     their probabilities are returned, if `Request.want` has "trained_tokens".
     max_batch: maximum number of texts that are written concurrently; None for the device's default. Their attention
-    keys and values for context_tokens tokens each must fit in memory. In bfloat16 a text may depend on the other texts.
+    keys and values for context_tokens tokens each must fit in memory. In bfloat16 a text may depend on its batch.
     Raises ConfigError if the folder, a package or the device is missing, or if the model has state other than keys and
     values (Mamba).
     """
@@ -66,7 +66,9 @@ class LocalGenerator(Generator):
             if value is not None and value < 1:
                 raise ConfigError(f"{value} is below 1", field=f"generator.{field}", remedy="give at least 1")
         self._set_threads(threads)
-        self._tokenizer, self._model = _load(Path(folder).expanduser(), dtype=dtype, device=self._device)
+        self._tokenizer, self._model = _load_tokenizer_and_model(
+            Path(folder).expanduser(), dtype=dtype, device=self._device
+        )
         self.max_batch = max_batch or {"cpu": 8, "cuda": 64}[self._device]
         self._ends = _end_tokens(self._model, self._tokenizer)
         # `generate` decodes greedily, because `sample_next` applies the sampling of a request.
@@ -99,7 +101,7 @@ class LocalGenerator(Generator):
         """See `Generator.complete`. `completion_tokens` includes the model's end token."""
         if request.max_tokens < 1:
             return Completion(text="", prompt_tokens=0, completion_tokens=0, finish="length")
-        sequence = self._sequence(request)
+        sequence = self._new_sequence(request)
         self._batches.submit(sequence)
         outcome = asyncio.wrap_future(sequence.future)
         # Reads the exception: otherwise asyncio warns about it if the caller was cancelled at the same moment.
@@ -116,13 +118,15 @@ class LocalGenerator(Generator):
             completion = self._late_completion(sequence)
         except BaseException:
             if not sequence.future.cancel():  # the model has begun to read
-                request.lost.cost += Cost(prompt_tokens=len(sequence.ids), completion_tokens=len(sequence.written()))
+                request.lost.cost += Cost(
+                    prompt_tokens=len(sequence.ids), completion_tokens=len(sequence.tokens_without_end())
+                )
             raise
         finally:
             sequence.cancelled.set()
         return replace(completion, first_s=sequence.first_s)
 
-    def _sequence(self, request: Request) -> "SequenceState":
+    def _new_sequence(self, request: Request) -> "SequenceState":
         from ragbandit.additions.local_models.static_batches import SequenceState
 
         ids = self._ids(request.prompt)
@@ -148,7 +152,7 @@ class LocalGenerator(Generator):
         outcome.add_done_callback(lambda _: grown.set())
         while await grown.wait() and not outcome.done():
             grown.clear()
-            text = self._cut_text(sequence, sequence.written())
+            text = self._cut_text(sequence, sequence.tokens_without_end())
             if len(text) > len(sequence.shown):
                 sequence.shown = text
             if text and sequence.first_s is None:
@@ -162,14 +166,20 @@ class LocalGenerator(Generator):
     def _tokenize(self, prompt: Prompt) -> tuple[int, ...]:
         with self._tokenizer_lock:
             if getattr(self._tokenizer, "chat_template", None):
-                messages = [{"role": role, "content": self._plain(text)} for role, text in chat_turns(prompt) if text]
+                messages = [
+                    {"role": role, "content": self._without_control_tokens(text)}
+                    for role, text in chat_turns(prompt)
+                    if text
+                ]
                 head = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-                encoded = self._tokenizer(head + self._plain(prompt.prefix), add_special_tokens=False)
+                encoded = self._tokenizer(head + self._without_control_tokens(prompt.prefix), add_special_tokens=False)
             else:
-                encoded = self._tokenizer("\n\n".join(self._plain(part) for part in plain_parts(prompt) if part))
+                encoded = self._tokenizer(
+                    "\n\n".join(self._without_control_tokens(part) for part in plain_parts(prompt) if part)
+                )
         return tuple(encoded["input_ids"])
 
-    def _plain(self, text: str) -> str:
+    def _without_control_tokens(self, text: str) -> str:
         """Remove the model's control tokens: a passage must not end the user's turn."""
         for token in self._control_tokens:
             text = text.replace(token, " ")
@@ -185,15 +195,15 @@ class LocalGenerator(Generator):
 
     def _is_finished(self, sequence: "SequenceState") -> bool:
         """Whether the last token is an end token of the model, or completes a stop string."""
-        if sequence.ended or not sequence.stop:
-            return sequence.ended
+        if sequence.has_ended or not sequence.stop:
+            return sequence.has_ended
         # A token has at least one byte, so a stop string that ends in the last token lies within this number of tokens.
         tail = max(len(stop.encode()) for stop in sequence.stop) + _TAIL
         return first_stop(self._text(sequence.tokens[-tail:], plain=sequence.plain), sequence.stop) is not None
 
     def _completion(self, sequence: "SequenceState") -> Completion:
         return Completion(
-            text=self._cut_text(sequence, sequence.written()),
+            text=self._cut_text(sequence, sequence.tokens_without_end()),
             prompt_tokens=len(sequence.ids),
             completion_tokens=len(sequence.tokens),
             finish=sequence.finish,
@@ -202,7 +212,7 @@ class LocalGenerator(Generator):
 
     def _late_completion(self, sequence: "SequenceState") -> Completion:
         """The completion of a text that the deadline ended."""
-        has_begun, written, shown = not sequence.future.cancel(), sequence.written(), sequence.shown
+        has_begun, written, shown = not sequence.future.cancel(), sequence.tokens_without_end(), sequence.shown
         text = self._cut_text(sequence, written)
         return Completion(
             text=shown if shown.startswith(text) else text,  # a second attempt may be shorter than the first
@@ -216,11 +226,11 @@ class LocalGenerator(Generator):
         return text[: first_stop(text, sequence.stop)]
 
     def _details(self, sequence: "SequenceState") -> Mapping[str, object]:
-        written = sequence.written()
+        written = sequence.tokens_without_end()
         if not sequence.request.want - {"completion", "stop"} or not written:
             return {}
         with self._tokenizer_lock:
-            texts = pieces(written, text=partial(self._decoded, plain=sequence.plain))
+            texts = token_texts(written, text=partial(self._decoded, plain=sequence.plain))
         values = {**sequence.probabilities(texts=texts), **sequence.details}
         if "attention" in values:
             keys = tuple(map(self._token_text, sequence.ids)) + tuple(texts)
@@ -232,7 +242,7 @@ class LocalGenerator(Generator):
             self._torch.set_num_threads(count)
 
 
-def pieces(tokens: Sequence[int], *, text: Callable[[Sequence[int]], str]) -> list[str]:
+def token_texts(tokens: Sequence[int], *, text: Callable[[Sequence[int]], str]) -> list[str]:
     """The text that each token adds to the text of the earlier tokens; "" for a token that only begins a character.
 
     text: decodes tokens, with U+FFFD for an incomplete character. Each decoding has few tokens, so the time is linear.
@@ -251,7 +261,9 @@ def pieces(tokens: Sequence[int], *, text: Callable[[Sequence[int]], str]) -> li
     return texts
 
 
-def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrainedTokenizerBase", "PreTrainedModel"]:
+def _load_tokenizer_and_model(
+    folder: Path, *, dtype: "torch.dtype", device: str
+) -> tuple["PreTrainedTokenizerBase", "PreTrainedModel"]:
     if not (folder / "config.json").is_file():
         raise ConfigError(f"no model in {folder}", field="generator.model", remedy="give a Hugging Face folder")
     import torch
@@ -269,7 +281,7 @@ def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrain
         raise ConfigError(message, field="generator.model", remedy=remedy)
     model = model.to(device=device, dtype=dtype).eval()
     if device == "cpu":
-        _pack(model)
+        _pack_linear_layers(model)
     else:
         # cuDNN's attention is off: it makes a new plan for every shape, and shapes change with every token.
         torch.backends.cuda.enable_cudnn_sdp(False)
@@ -306,7 +318,7 @@ def _token_ids(tokenizer: "PreTrainedTokenizerBase", names: Sequence[str]) -> di
     return {name: vocabulary[name] for name in names}
 
 
-def _pack(model: "PreTrainedModel") -> None:
+def _pack_linear_layers(model: "PreTrainedModel") -> None:
     """Pack the weights of linear layers for oneDNN, which saves a third of the time per token."""
     import torch
 

@@ -50,11 +50,11 @@ class LocalKind(GeneratorKind):
         super().check(fetch=fetch)
         model = self.settings.model
         if not is_at_hand(model, setting="generator.model") and fetch:
-            _fetch(model)
+            _fetch_in_child(model)
 
 
-def _fetch(model: str) -> None:
-    """Make a model ready in a child process, whose end gives back the memory that converting weights takes."""
+def _fetch_in_child(model: str) -> None:
+    """Download and convert a model in a child process, so that its memory is free again afterwards."""
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawned, initializer=_begin_fetching) as fetching:
         try:

@@ -34,7 +34,7 @@ from ragbandit.strategies.generators.parts import Token
 
 log = logging.getLogger("ragbandit.local")
 
-#: pause before a batch, seconds, so that callers that were just answered can send their next call
+#: pause before a batch, seconds, in which callers that were just answered can send their next call
 _GATHER_S: Final = 0.005
 _MOST_PADDED: Final = 2.0  #: largest ratio of the padded length of a batch to the total length of its prompts
 _CHUNK: Final = 512  #: number of prompt tokens between two checks whether callers still wait
@@ -141,15 +141,15 @@ class SequenceState:
         return "trained_tokens" not in self.request.want
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         return bool(self.tokens) and self.tokens[-1] in self._ends
 
-    def written(self) -> list[int]:
+    def tokens_without_end(self) -> list[int]:
         """The tokens so far, without the model's end token."""
         tokens = list(self.tokens)
         return tokens[:-1] if tokens and tokens[-1] in self._ends else tokens
 
-    def expired(self) -> bool:
+    def is_expired(self) -> bool:
         return self.cancelled.is_set() or seconds_until(self.request.deadline) == 0.0
 
     def probabilities(self, *, texts: Sequence[str]) -> dict[str, object]:
@@ -189,7 +189,7 @@ class Batches:
         """Queue a text. Its future gets None when the text has ended, or ArmFailed. Raises ArmFailed after `close`."""
         self._waiting.append(sequence)
         try:
-            self._thread.submit(self._run)
+            self._thread.submit(self._write_next_batch)
         except RuntimeError as error:  # the thread was closed, or the interpreter is shutting down
             sequence.cancelled.set()
             raise ArmFailed(f"the generator cannot be asked: it was closed ({error})") from error
@@ -197,8 +197,8 @@ class Batches:
     def close(self) -> None:
         self._thread.shutdown(wait=False)
 
-    def _run(self) -> None:
-        """Write the waiting texts as a batch. Each text schedules a run, so later runs often find no text."""
+    def _write_next_batch(self) -> None:
+        """Write the waiting texts as a batch. Each text schedules a call, so later calls often find no text."""
         if self._waiting:
             time.sleep(_GATHER_S)
         batch = self._next_batch()
@@ -213,7 +213,7 @@ class Batches:
             if len(lengths) * max(lengths) > _MOST_PADDED * sum(lengths):
                 break
             sequence = self._waiting.popleft()
-            if not sequence.expired() and sequence.future.set_running_or_notify_cancel():
+            if not sequence.is_expired() and sequence.future.set_running_or_notify_cancel():
                 batch.append(sequence)
         return batch
 
@@ -221,8 +221,8 @@ class Batches:
         """Write a batch. If it fails, write it again in halves, so that only the texts at fault fail."""
         try:
             with torch.inference_mode():
-                _Steps(self._model, batch=batch, is_finished=self._is_finished).run()
-        except _NobodyWaits:
+                _BatchWriter(self._model, batch=batch, is_finished=self._is_finished).run()
+        except _AllExpired:
             return
         except Exception as error:
             unfinished = [sequence for sequence in batch if not sequence.future.done()]
@@ -241,11 +241,11 @@ class Batches:
                     self._write(half)
 
 
-class _NobodyWaits(Exception):
+class _AllExpired(Exception):
     pass
 
 
-class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not checked, see pyproject
+class _BatchWriter(LogitsProcessor):  # type: ignore[misc] # transformers is not checked, see pyproject
     """Writes one batch. At each step of `generate` it chooses the next token of every unfinished text."""
 
     def __init__(
@@ -261,7 +261,7 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
     def run(self) -> None:
         has_encoder, start = self._model.config.is_encoder_decoder, self._model.generation_config
         side: Literal["left", "right"] = "right" if has_encoder else "left"
-        ids, mask = _padded([sequence.ids for sequence in self._batch], side=side, device=self._model.device)
+        ids, mask = _pad([sequence.ids for sequence in self._batch], side=side, device=self._model.device)
         config = GenerationConfig(
             max_new_tokens=max(sequence.request.max_tokens for sequence in self._batch),
             do_sample=False,
@@ -279,7 +279,7 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
                 cache=EncoderDecoderCache(self._cache, DynamicCache()) if has_encoder else self._cache,
                 generation_config=config,
                 logits_processor=[self],
-                stopping_criteria=[self._ended],
+                stopping_criteria=[self._end_texts],
             )
         finally:
             self._hook.remove()
@@ -296,7 +296,7 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
         chosen = torch.tensor(last, device=scores.device)[:, None]
         return torch.full_like(scores, -torch.inf).scatter_(1, chosen, 0.0)
 
-    def _ended(self, input_ids: Tensor, *_: Any, **__: Any) -> Tensor:
+    def _end_texts(self, input_ids: Tensor, *_: Any, **__: Any) -> Tensor:
         """Called by `generate` after each step. Returns True in each row if all texts have ended, otherwise False."""
         for row, sequence in list(self._open.items()):
             if self._is_finished(sequence):
@@ -308,14 +308,14 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
         return torch.full((len(self._batch),), not self._open, device=input_ids.device)
 
     def _drop_expired(self) -> None:
-        self._open = {row: sequence for row, sequence in self._open.items() if not sequence.expired()}
+        self._open = {row: sequence for row, sequence in self._open.items() if not sequence.is_expired()}
         if not self._open:
-            raise _NobodyWaits
+            raise _AllExpired
 
     def _finish(self, row: int, *, finish: Literal["stop", "length"]) -> None:
         sequence = self._open.pop(row)
         sequence.finish = finish
-        written = sequence.written()
+        written = sequence.tokens_without_end()
         if written and sequence.request.want & {"attention", "hidden_states"}:
             past = DynamicCache()  # only the prompt, without padding
             for number, layer in enumerate(self._cache.layers):
@@ -325,7 +325,7 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
         sequence.future.set_result(None)
 
 
-def _padded(
+def _pad(
     texts: Sequence[Sequence[int]], *, side: Literal["left", "right"], device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Returns (ids, attention mask), each of shape (texts, tokens), padded at this side: an encoder counts from 0."""

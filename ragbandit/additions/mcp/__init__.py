@@ -1,6 +1,6 @@
 """MCP: the endpoints of the service as tools for agents, at /mcp and by `ragbandit mcp` on pipes.
 
-It copies the headers of an agent's request to the requests of its tools, so that the edge reads them there.
+The door copies the headers of an agent's request to the requests of its tools, so that the edge reads them there.
 """
 
 from ragbandit.shared.additions import Addition

@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from ragbandit.additions.mcp.tools import Context
 
 
-#: headers that a tool's request does not get from the agent's request: headers of the connection, headers of a body,
+#: headers of the agent's request that are not copied to a tool's request: headers of the connection and of the body,
 #: and the id of the request, which the edge has read already
-_KEPT: Final = frozenset(
+_DROPPED_HEADERS: Final = frozenset(
     {
         *(b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization", b"te"),
         *(b"trailer", b"transfer-encoding", b"upgrade", b"expect", b"accept", b"accept-encoding"),
         *(b"content-length", b"content-type", b"content-encoding", b"x-request-id"),
     }
 )
-#: entries of the agent's scope that a tool's request gets: who has sent it, and by which URL
-_SAME: Final = ("client", "scheme")
+#: entries of the agent's ASGI scope that are copied to a tool's request
+_SHARED_SCOPE: Final = ("client", "scheme")
 
 
 endpoints = Endpoints()
@@ -49,13 +49,13 @@ async def call(request: Request) -> ASGIApp:
     bodies = [{"type": "http.request", "body": await request.body(), "more_body": False}]
 
     async def reply(scope: Scope, receive: Receive, send: Send) -> None:
-        async def whole() -> Message:
+        async def receive_body() -> Message:
             return bodies.pop() if bodies else await receive()
 
         manager = required_module("mcp.server.streamable_http_manager", extra="mcp").StreamableHTTPSessionManager
         exchange = manager(server, stateless=True, max_request_body_size=largest)
         async with exchange.run():  # a session for this request only
-            await exchange.handle_request(scope, whole, send)
+            await exchange.handle_request(scope, receive_body, send)
 
     return reply
 
@@ -82,15 +82,17 @@ async def _call_endpoint(context: "Context", endpoint: str, arguments: Mapping[s
     streams = endpoint == "POST /v1/answer" and "progress_token" in (context.meta or {})
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        async def tapped(message: Message) -> None:
+        async def send_and_report(message: Message) -> None:
             if streams:
                 await progress.report(message.get("body", b""))
             await send(message)
 
         state = RequestState(part="mcp", peer=known.peer)
-        await outer["app"]({**scope, STATE: state, **{name: outer.get(name) for name in _SAME}}, receive, tapped)
+        await outer["app"](
+            {**scope, STATE: state, **{name: outer.get(name) for name in _SHARED_SCOPE}}, receive, send_and_report
+        )
 
-    headers = [(name, value) for name, value in outer["headers"] if name not in _KEPT]
+    headers = [(name, value) for name, value in outer["headers"] if name not in _DROPPED_HEADERS]
     headers.append((b"x-request-id", known.request_id.encode("latin-1")))
     request = _request(endpoint, arguments, streams=streams, headers=headers)
     response = await httpx.ASGITransport(app).handle_async_request(request)

@@ -84,7 +84,7 @@ def make_mcp_server(document: Callable[[], Mapping[str, Any]], *, call: ToolCall
 
     async def list_tools(_context: Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         api = document()
-        return types.ListToolsResult(tools=[_tool(name, api=api) for name in TOOLS])
+        return types.ListToolsResult(tools=[_describe_tool(name, api=api) for name in TOOLS])
 
     async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         if params.name not in TOOLS:
@@ -96,8 +96,8 @@ def make_mcp_server(document: Callable[[], Mapping[str, Any]], *, call: ToolCall
             body = error_body(error.code, error.message, field=error.field, remedy=error.remedy)
             if isinstance(error, LimitReached):
                 body["limits"] = [*error.limits]  # JSON of the endpoint
-            return result(str(error), {**body}, is_error=True)
-        return result(json.dumps(reply, ensure_ascii=False), reply)  # text for older clients
+            return tool_result(str(error), {**body}, is_error=True)
+        return tool_result(json.dumps(reply, ensure_ascii=False), reply)  # text for older clients
 
     return new_server(on_list_tools=list_tools, on_call_tool=call_tool)
 
@@ -107,62 +107,66 @@ def new_server(**handlers: Any) -> "Server[Any]":
     return Server("ragbandit", title="RagBandit", version=version, instructions=_INSTRUCTIONS, **handlers)
 
 
-def result(text: str, structured: dict[str, Any] | None = None, *, is_error: bool = False) -> types.CallToolResult:
+def tool_result(text: str, structured: dict[str, Any] | None = None, *, is_error: bool = False) -> types.CallToolResult:
     content = [types.TextContent(type="text", text=text)]
     return types.CallToolResult(content=[*content], structured_content=structured, is_error=is_error)
 
 
-def _tool(name: str, *, api: Mapping[str, Any]) -> types.Tool:
+def _describe_tool(name: str, *, api: Mapping[str, Any]) -> types.Tool:
     method, path = TOOLS[name].endpoint.split(" ")
     endpoint, reads = api["paths"][path][method.lower()], method == "GET"
     return types.Tool(
         name=name,
         title=endpoint["summary"],
         description=TOOLS[name].description,
-        input_schema=_input(endpoint, api=api),
-        output_schema=_output(endpoint, api=api, has_preview=TOOLS[name].has_preview),
+        input_schema=_input_schema(endpoint, api=api),
+        output_schema=_output_schema(endpoint, api=api, has_preview=TOOLS[name].has_preview),
         annotations=types.ToolAnnotations(
             read_only_hint=reads, destructive_hint=False, idempotent_hint=reads, open_world_hint=False
         ),
     )
 
 
-def _input(endpoint: Schema, *, api: Mapping[str, Any]) -> Schema:
+def _input_schema(endpoint: Schema, *, api: Mapping[str, Any]) -> Schema:
     """The schema of a tool's arguments. It has no anyOf at its root, because some model providers refuse that."""
     parameters = endpoint.get("parameters", [])
     sent = endpoint.get("requestBody", {"content": {"application/json": {"schema": {}}}})
-    body = _resolved(sent["content"]["application/json"]["schema"], api=api)
+    body = _resolve(sent["content"]["application/json"]["schema"], api=api)
     fields = body.get("properties", {}) | {parameter["name"]: parameter["schema"] for parameter in parameters}
     required = body.get("required", []) + [parameter["name"] for parameter in parameters if parameter["required"]]
-    shown = {name: _plain(field, api=api, depth=_DEPTH) for name, field in fields.items() if name not in _LEFT_OUT}
+    shown = {
+        name: _reduced_schema(field, api=api, depth=_DEPTH) for name, field in fields.items() if name not in _LEFT_OUT
+    }
     return {"type": "object", "properties": shown, "required": required, "additionalProperties": False}
 
 
-def _output(endpoint: Schema, *, api: Mapping[str, Any], has_preview: bool) -> Schema:
+def _output_schema(endpoint: Schema, *, api: Mapping[str, Any], has_preview: bool) -> Schema:
     replies = [reply for status, reply in endpoint["responses"].items() if status.startswith("2")]
-    shapes = [_plain(reply["content"]["application/json"]["schema"], api=api, depth=_DEPTH) for reply in replies]
+    shapes = [
+        _reduced_schema(reply["content"]["application/json"]["schema"], api=api, depth=_DEPTH) for reply in replies
+    ]
     if has_preview:
         preview = TypeAdapter(PreviewReply).json_schema()
-        shapes.append(_plain(preview, api={"components": {"schemas": preview["$defs"]}}, depth=_DEPTH))
+        shapes.append(_reduced_schema(preview, api={"components": {"schemas": preview["$defs"]}}, depth=_DEPTH))
     return shapes[0] if all(shape == shapes[0] for shape in shapes) else {"type": "object", "anyOf": shapes}
 
 
-def _resolved(schema: Schema, *, api: Mapping[str, Any]) -> Schema:
+def _resolve(schema: Schema, *, api: Mapping[str, Any]) -> Schema:
     name = schema.get("$ref") or schema.get("allOf", [{}])[0].get("$ref")
     return schema if name is None else {**api["components"]["schemas"][name.rpartition("/")[2]], **schema}
 
 
-def _plain(schema: Schema, *, api: Mapping[str, Any], depth: int) -> Schema:
+def _reduced_schema(schema: Schema, *, api: Mapping[str, Any], depth: int) -> Schema:
     """The schema without references, reduced to _KEYWORDS. depth: levels of objects whose fields are listed."""
-    schema = _resolved(schema, api=api)
+    schema = _resolve(schema, api=api)
     plain: Schema = {key: schema[key] for key in _KEYWORDS if key in schema}
     if "anyOf" in schema:
-        plain["anyOf"] = [_plain(option, api=api, depth=depth) for option in schema["anyOf"]]
+        plain["anyOf"] = [_reduced_schema(option, api=api, depth=depth) for option in schema["anyOf"]]
     if "items" in schema:
-        plain["items"] = _plain(schema["items"], api=api, depth=depth)
+        plain["items"] = _reduced_schema(schema["items"], api=api, depth=depth)
     if "properties" in schema and depth:
         fields = schema["properties"].items()
-        plain["properties"] = {name: _plain(field, api=api, depth=depth - 1) for name, field in fields}
+        plain["properties"] = {name: _reduced_schema(field, api=api, depth=depth - 1) for name, field in fields}
         plain["required"] = schema.get("required", [])
     return plain
 
@@ -201,7 +205,7 @@ async def serve_pipes(connection: Connection) -> None:
             try:
                 return await ask(request, types.CallToolResult, progress=progress)
             except MCPError as error:
-                return result(str(error), is_error=True)
+                return tool_result(str(error), is_error=True)
 
         server = new_server(on_list_tools=list_tools, on_call_tool=call_tool)
         async with stdio_server() as (read, write):

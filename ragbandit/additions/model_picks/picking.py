@@ -32,7 +32,7 @@ def material_of(question: str, *, arms: Sequence[ArmName], descriptions: Mapping
     return json.dumps({"question": question[:MAX_QUESTION], "methods": methods}, ensure_ascii=False)
 
 
-def parsed_pick(reply: str, *, arms: Sequence[ArmName]) -> dict[str, Json]:
+def parse_pick(reply: str, *, arms: Sequence[ArmName]) -> dict[str, Json]:
     """Returns {"arm": the only arm that the reply names}, or {"failed": "no_arm"}, or {"failed": "several_arms"}.
 
     An arm is named if its name stands in the reply as a word, in any letter case. A longer name wins over a shorter
@@ -52,14 +52,14 @@ def parsed_pick(reply: str, *, arms: Sequence[ArmName]) -> dict[str, Json]:
     return {"arm": by_key[named.pop()]}
 
 
-async def pick_of(
+async def ask_for_pick(
     question: str, *, arms: Sequence[ArmName], descriptions: Mapping[str, str], ask: Ask
 ) -> dict[str, Json]:
-    """Ask a language model for the arm of a question. Returns the value to store under PICK, as `parsed_pick` does.
+    """Ask a language model for the arm of a question. Returns the facts to store as `Sent.pick`, see `parse_pick`.
 
     descriptions: arm -> what it does, as in `Settings.arm_descriptions`; an arm without a description is listed by its
     name
     ask: calls the model; its errors are raised
     """
     reply = await ask(INSTRUCTIONS, material_of(question, arms=arms, descriptions=descriptions))
-    return parsed_pick(reply, arms=arms)
+    return parse_pick(reply, arms=arms)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import ClassVar, Final
 
 from ragbandit.additions.model_picks.need import PickSource
-from ragbandit.additions.model_picks.picking import INSTRUCTIONS, material_of, parsed_pick
+from ragbandit.additions.model_picks.picking import INSTRUCTIONS, material_of, parse_pick
 from ragbandit.additions.model_picks.settings import PickSection
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.asked_model import AskedModel
@@ -20,12 +20,12 @@ from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.types import Decision, ModelPick
 
-#: picks that may wait for others of the same model, within their time limit
+#: maximum number of questions that wait until their model is free
 MOST_WAITING: Final = 1024
 
 
 class Picks(Step):
-    """Asks the models; the questions of one router come from one event loop."""
+    """Asks the models. Not thread-safe: a router prepares all questions on one event loop."""
 
     follows = "Needs"  # the model picks among the arms that remain
     provides: ClassVar = {"pick": PickSource()}
@@ -44,10 +44,9 @@ class Picks(Step):
         return self._policy_to_ask(question, live=live) is not None
 
     def _policy_to_ask(self, question: Question, *, live: LiveVersions) -> ServedPolicy | None:
-        """The policy that needs a pick for this question; None if no model is asked, for example since a rule lets no
-        model read the question.
+        """The first policy that needs a pick for this question; None if no model is asked, for example by a rule.
 
-        The policy that decides comes first, then versions in shadow, the oldest first.
+        The policy that decides comes first, then the versions in shadow, the oldest first.
         """
         if not live.candidates and "pick" not in self._served.policy.needs:
             return None
@@ -71,7 +70,7 @@ class Picks(Step):
         messages = [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": material}]
         reply, facts = await self._model(asking).ask(messages, query=query)
         if reply is not None:
-            facts |= {"failed": "too_long"} if reply.finish == "length" else parsed_pick(reply.text, arms=arms)
+            facts |= {"failed": "too_long"} if reply.finish == "length" else parse_pick(reply.text, arms=arms)
         self.results[str(facts.get("failed", "picked"))] += 1
         question.query = replace(query, sent=replace(query.sent, pick=facts))
 

@@ -29,8 +29,8 @@ _TREE_COST: Final = 2
 MAX_TREE: Final = 1_000_000
 #: maximum depth of elements, since functions that read an element call themselves for its children
 MAX_DEPTH: Final = 256
-#: maximum bytes of one tag, whose attributes the parser gives together; and if another library reads the part, because
-#: parsers begin again with the tag for every piece of it
+#: maximum bytes of one tag, because the parser returns all its attributes together; and the smaller maximum of a part
+#: that another library reads, because its parser reads the tag from the beginning for every further piece
 MAX_TAG: Final = 8 * 1024 * 1024
 MAX_FOREIGN_TAG: Final = 1024 * 1024
 #: maximum bytes in memory of all text that is made of a document, each time that it is joined: cells of a sheet may all
@@ -38,7 +38,7 @@ MAX_FOREIGN_TAG: Final = 1024 * 1024
 MAX_TEXT: Final = 256 * 1024 * 1024
 #: bytes of a character in memory, once a text has one that is not ASCII
 _WIDE: Final = 4
-#: maximum length of a text that is repeated for all that it belongs to, as the rows of a merged cell
+#: maximum characters of a text that is repeated, for example for each row of a merged cell
 MAX_LABEL: Final = 1_000
 
 _CHUNK: Final = 256 * 1024
@@ -60,7 +60,7 @@ class Relationship:
 
 
 class Package:
-    """The parts of an Office document. All reading subtracts from the caps above. Raises InvalidInput above one."""
+    """The parts of an Office document. All reading counts towards the maxima above. Raises InvalidInput above one."""
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
@@ -76,11 +76,13 @@ class Package:
         """The title in the document's properties; "" without one."""
         if _CORE not in self.names:
             return ""
-        values = {local(element): element.text for element in self.children(_CORE, of=frozenset({"coreProperties"}))}
+        values = {
+            local_name(element): element.text for element in self.children(_CORE, of=frozenset({"coreProperties"}))
+        }
         return " ".join((values.get("title") or "").split())
 
-    def joined(self, sign: str, texts: Iterable[str]) -> str:
-        """The texts with a sign between them, without white space around. They are counted before they are joined."""
+    def join(self, sign: str, texts: Iterable[str]) -> str:
+        """Join the texts with a sign, and strip the result. The texts are counted before they are joined."""
         kept: list[str] = []
         length = counted = 0
         width = 1
@@ -101,7 +103,7 @@ class Package:
         """The children of the part's elements with these local names, in order."""
         return self._read(name, reading=_Reading(of=of, kept=of, costs={}, cost=_TREE_COST), longest=MAX_TAG)
 
-    def checked(
+    def check(
         self, name: str, *, of: frozenset[str], kept: frozenset[str], costs: Mapping[str, int], cost: int
     ) -> Iterator[Element]:
         """Read a part to the end before another library reads it. Returns the children of some elements.
@@ -115,7 +117,7 @@ class Package:
     def _read(self, name: str, *, reading: "_Reading", longest: int) -> Iterator[Element]:
         read, waiting = 0, 0
         with _as_invalid(name), self._archive.open(name) as part:
-            # More of a tag that has not ended is read at once, since the parser begins with it again.
+            # The parser reads an unfinished tag from its beginning again, so more of it is read at once.
             while chunk := part.read(max(_CHUNK, min(waiting, longest - waiting))):
                 read += len(chunk)
                 self._bytes_left -= len(chunk)
@@ -124,9 +126,9 @@ class Package:
                 waiting = read - reading.feed(chunk, most=self._marks_left)
                 if waiting > longest:
                     raise InvalidInput(f"the document has a tag of more than {longest >> 20} MiB in {name}")
-                yield from reading.taken()
+                yield from reading.take()
             reading.end()
-            yield from reading.taken()
+            yield from reading.take()
         self._marks_left -= reading.marks
 
     def relationships(self, name: str) -> tuple[Relationship, ...]:
@@ -144,7 +146,7 @@ class Package:
                 found.append(Relationship(id=element.get("Id", ""), kind=kind, target=target))
         return tuple(found)
 
-    def main(self) -> str:
+    def main_part(self) -> str:
         """Name of the part with the document itself."""
         for relationship in self.relationships(""):
             if relationship.kind == "officeDocument":
@@ -175,7 +177,7 @@ class _Reading:
         self._parser.StartDoctypeDeclHandler = _refuse_dtd
 
     def feed(self, chunk: bytes, *, most: int) -> int:
-        """Read on, up to `most` marks. Returns how many bytes have been read to an end since the beginning."""
+        """Parse the chunk, up to `most` marks in all. Returns the byte position up to which the parser is done."""
         self._limit, self._most = min(self._limit, most), most
         self._parser.Parse(chunk)
         return self._parser.CurrentByteIndex
@@ -183,13 +185,13 @@ class _Reading:
     def end(self) -> None:
         self._parser.Parse(b"", True)
 
-    def taken(self) -> list[Element]:
-        """The children that have ended since the last call."""
+    def take(self) -> list[Element]:
+        """Returns the children that have ended since the last call."""
         taken, self._ready = self._ready, []
         return taken
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
-        name, cost = self._tags.get(tag) or self._looked_up(tag)
+        name, cost = self._tags.get(tag) or self._look_up(tag)
         self.marks += (1 + len(attributes)) * cost if attributes else cost
         path, builder = self._path, self._builder
         if builder is None and path and path[-1] in self._of:
@@ -210,7 +212,7 @@ class _Reading:
             raise InvalidInput("the document has too many tags and attributes")
         raise InvalidInput(f"one element of the document has more than {MAX_TREE} tags and attributes")
 
-    def _looked_up(self, tag: str) -> tuple[str, int]:
+    def _look_up(self, tag: str) -> tuple[str, int]:
         name = tag.rpartition("}")[2]
         known = (name, self._costs.get(name, self._cost))
         if len(self._tags) < _MAX_TAGS:
@@ -233,7 +235,7 @@ def _refuse_dtd(*_: object) -> NoReturn:
 
 
 @contextmanager
-def opened_package(path: Path) -> Iterator[Package]:
+def open_package(path: Path) -> Iterator[Package]:
     try:
         with path.open("rb") as file:
             if file.read(4) == _OLE:
@@ -254,6 +256,6 @@ def _as_invalid(name: str) -> Iterator[None]:
         raise InvalidInput(f"the document is damaged: {name}: {error}") from error
 
 
-def local(element: Element) -> str:
-    """The name of an element without its namespace: strict and transitional documents have different ones."""
+def local_name(element: Element) -> str:
+    """The name of an element without its namespace, which differs between strict and transitional documents."""
     return element.tag.rpartition("}")[2]

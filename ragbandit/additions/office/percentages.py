@@ -1,4 +1,4 @@
-"""Numbers as formats of percentages show them.
+"""Numbers in the number formats of Excel that show percentages.
 
 A format has up to three sections for numbers: positive and zero, negative, zero; or two with conditions, as [>1]0%.
 """
@@ -20,7 +20,7 @@ _COMPARISONS: Final = {"<": lt, ">": gt, "<=": le, ">=": ge, "=": eq, "<>": ne}
 _CONDITION: Final = re.compile(r"\[(<=|>=|<>|<|>|=)\s*(-?[\d.]+)\]")
 #: parts of a section: a text in quotes, a sign after \\, a space as wide as a sign, a sign that fills, a mark, digits
 _PART: Final = re.compile(r'"([^"]*)"?|\\(.)|(_.)|\*.|(\[[^\[\]]*\])|(General|[0#?][0#?,.]*|\.[0#?]+)|(.)', re.DOTALL)
-#: signs of dates, texts, fractions and powers, of which this module knows nothing, outside of quotes
+#: signs, outside of quotes, of dates, texts, fractions and powers, which this module does not format
 _OTHER: Final = re.compile(r"[dmyhs@/e]", re.IGNORECASE)
 
 
@@ -38,9 +38,9 @@ def as_percentage(value: float, *, code: str) -> str | None:
     sections = _sections(code)
     if not sections:
         return None
-    section, signed = _chosen(sections, value=value)
+    section, signed = _choose_section(sections, value=value)
     try:
-        digits = _digits(abs(Decimal(repr(value))), section=section)
+        digits = _format_digits(abs(Decimal(repr(value))), section=section)
     except InvalidOperation:  # infinite
         return None
     sign = "-" if signed and value < 0 and re.search("[1-9]", digits) else ""
@@ -52,14 +52,14 @@ def _sections(code: str) -> Sequence[_Section]:
     """The sections for numbers; () unless a section has a percent sign and all sections can be read."""
     if "%" not in code or len(code) > _MAX_FORMAT:
         return ()
-    parts = _divided(code)[:3]
-    sections = [section for section in map(_section, parts) if section is not None]
+    parts = _split_sections(code)[:3]
+    sections = [section for section in map(_parse_section, parts) if section is not None]
     is_known = len(sections) == len(parts)
     return sections if is_known and any("%" in f"{each.before}{each.after}" for each in sections) else ()
 
 
-def _divided(code: str) -> list[str]:
-    """The format at its semicolons, outside of quotes and escapes."""
+def _split_sections(code: str) -> list[str]:
+    """Split a format at its semicolons, except semicolons in quotes and after escapes."""
     parts = [""]
     for each in _PART.finditer(code):
         if each.group() == ";":
@@ -69,8 +69,8 @@ def _divided(code: str) -> list[str]:
     return parts
 
 
-def _section(part: str) -> _Section | None:
-    """None if the section shows something else than a number."""
+def _parse_section(part: str) -> _Section | None:
+    """Parse a section of a format; None if it does not show a number."""
     before = after = digits = ""
     percents = 0
     condition = None
@@ -92,8 +92,8 @@ def _section(part: str) -> _Section | None:
     return _Section(before=before, digits=digits, after=after, percents=percents, condition=condition)
 
 
-def _chosen(sections: Sequence[_Section], *, value: float) -> tuple[_Section, bool]:
-    """(section for the value, whether a minus sign has to be written before it)."""
+def _choose_section(sections: Sequence[_Section], *, value: float) -> tuple[_Section, bool]:
+    """Returns (section for the value, whether a minus sign has to be written before it)."""
     first = sections[0]
     if any(each.condition for each in sections):
         for each in sections:
@@ -101,19 +101,19 @@ def _chosen(sections: Sequence[_Section], *, value: float) -> tuple[_Section, bo
                 return each, True
         return first, True
     if value == 0 and len(sections) > 2:
-        return _not_empty(sections[2], other=first), False
+        return _section_or_other(sections[2], other=first), False
     if value < 0 and len(sections) > 1:
-        chosen = _not_empty(sections[1], other=first)
+        chosen = _section_or_other(sections[1], other=first)
         return chosen, chosen is first
     return first, True
 
 
-def _not_empty(section: _Section, *, other: _Section) -> _Section:
+def _section_or_other(section: _Section, *, other: _Section) -> _Section:
     """The section, or `other` if it is empty: an empty section would hide the value."""
     return section if section.digits or section.before.strip() else other
 
 
-def _digits(number: Decimal, *, section: _Section) -> str:
+def _format_digits(number: Decimal, *, section: _Section) -> str:
     if not section.digits:
         return ""
     number = number.scaleb(2 * section.percents, _CONTEXT)

@@ -52,7 +52,7 @@ class Rows:
 
     @property
     def merged_columns(self) -> int:
-        """How many columns of the last row are in merged cells."""
+        """Number of columns of the last row that are in merged cells."""
         return len(self._merged)
 
     def line(self, number: int, cells: Mapping[int, Cell], *, hidden: Set[int]) -> str:
@@ -64,14 +64,14 @@ class Rows:
         self.hidden_columns |= hidden & row.keys()
         if len(beginnings) == len({(cell.begin, cell.is_new) for cell in row.values()}) == 1 < len(row):
             return next(iter(row.values())).text  # a title over several columns
-        if self._header and not self._is_header(row):
-            named = (_marks(at, hidden) + _named(self._header.get(at, ""), row[at].text) for at in row)
-            return self._package.joined("; ", named)
+        if self._header and not self._extend_header(row):
+            named = (_marks(at, hidden) + _with_name(self._header.get(at, ""), row[at].text) for at in row)
+            return self._package.join("; ", named)
         if self._header is None and len(beginnings) > 1:
             is_header = all(cell.is_text for cell in row.values())
             self._header = {column: cell.text[:MAX_LABEL] for column, cell in row.items()} if is_header else {}
             self._last_of_header = row if is_header else None
-        return self._package.joined(" | ", (_marks(at, hidden) + row[at].text for at in row))
+        return self._package.join(" | ", (_marks(at, hidden) + row[at].text for at in row))
 
     def _with_merged(self, number: int, cells: Mapping[int, Cell]) -> dict[int, Cell]:
         """The cells of a row with a text, in order, including merged cells."""
@@ -94,8 +94,8 @@ class Rows:
         row |= merged
         return {column: row[column] for column in sorted(row) if row[column].text}
 
-    def _is_header(self, row: Mapping[int, Cell]) -> bool:
-        """Whether the row belongs to the header, to whose names its texts are added then."""
+    def _extend_header(self, row: Mapping[int, Cell]) -> bool:
+        """Add the texts of the row to the names of the columns if it belongs to the header. Returns whether it does."""
         last, self._last_of_header = self._last_of_header, None
         if last is None or self._header is None:
             return False
@@ -105,16 +105,16 @@ class Rows:
         if not own.keys() <= wide or not (are_years or all(cell.is_text for cell in own.values())):
             return False
         for column, cell in own.items():
-            self._header[column] = _joined(self._header.get(column, ""), cell.text)
+            self._header[column] = _join_names(self._header.get(column, ""), cell.text)
         self._last_of_header = row
         return True
 
 
-def _joined(name: str, text: str) -> str:
+def _join_names(name: str, text: str) -> str:
     return f"{name} {text}"[:MAX_LABEL] if name else text
 
 
-def _named(name: str, text: str) -> str:
+def _with_name(name: str, text: str) -> str:
     return f"{name}: {text}" if name else text
 
 

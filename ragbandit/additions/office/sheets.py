@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from ragbandit.additions.office.documents import part_lines, related_lines
 from ragbandit.additions.office.formulas import Formulas, UnstoredFormula
-from ragbandit.additions.office.package import MAX_LABEL, Package, opened_package
+from ragbandit.additions.office.package import MAX_LABEL, Package, open_package
 from ragbandit.additions.office.percentages import as_percentage
 from ragbandit.additions.office.rows import HIDDEN_COLUMN, HIDDEN_ROW, Area, Cell, Rows
 from ragbandit.shared.errors import InvalidInput, required_module
@@ -51,12 +51,12 @@ def xlsx(path: Path) -> tuple[str, str]:
     and a warning names them. Raises InvalidInput.
     """
     library = required_module("openpyxl.reader.excel", extra="documents")
-    with opened_package(path) as package:
-        package.main()
+    with open_package(path) as package:
+        package.main_part()
         try:
             # openpyxl warns about features of Excel that do not matter here.
-            with warnings.catch_warnings(action="ignore"), _opened_book(path, package=package, library=library) as book:
-                title, text = package.title, package.joined("\n", book.lines())
+            with warnings.catch_warnings(action="ignore"), _open_book(path, package=package, library=library) as book:
+                title, text = package.title, package.join("\n", book.lines())
         except InvalidInput:
             raise
         except Exception as error:  # openpyxl raises errors of any kind for a broken file
@@ -93,17 +93,17 @@ class _CheckedArchive(zipfile.ZipFile):
         if name in self._opened:
             raise InvalidInput(f"the document is damaged: it has {name} more than once")
         self._opened.add(name)
-        elements = self._package.checked(name, of=_ONE_BY_ONE, kept=_MERGED, costs=_COSTS, cost=cost)
+        elements = self._package.check(name, of=_ONE_BY_ONE, kept=_MERGED, costs=_COSTS, cost=cost)
         areas = self.areas[name] = []
         cells = 0
-        for area in filter(None, (_area(each.get("ref", "")) for each in elements)):
+        for area in filter(None, (_parse_area(each.get("ref", "")) for each in elements)):
             areas.append(area)
             cells += area.last_column - area.first_column
             if len(areas) > _MAX_AREAS or cells > _MAX_CELLS:
                 raise InvalidInput(f"{name} has more than {_MAX_AREAS} merged cells, or they cover too many columns")
 
 
-def _area(text: str) -> Area | None:
+def _parse_area(text: str) -> Area | None:
     match = _AREA.fullmatch(text)
     if match is None:
         return None
@@ -115,7 +115,7 @@ def _area(text: str) -> Area | None:
 
 
 class _Book:
-    """The lines of a workbook, and the warnings that they call for."""
+    """The lines of a workbook, and the warnings about its sheets."""
 
     def __init__(self, reader: Any, *, package: Package) -> None:
         self._reader, self._package = reader, package
@@ -125,7 +125,7 @@ class _Book:
         self._cells = 0
         #: number of a style -> its number format
         self._formats: dict[int, str] = {}
-        #: long text of a cell -> the same as it is shown: all cells may show one long text
+        #: long value of a cell -> its text, stored once, because all cells may have the same long text
         self._long: dict[str, str] = {}
         #: text of a warning -> names of the sheets that it is about
         self.warnings: dict[str, dict[str, None]] = defaultdict(dict)
@@ -138,12 +138,12 @@ class _Book:
             if sheet.state != "visible":
                 self._warn("hidden sheets", mark=_HIDDEN_SHEET, sheet=sheet.name)
                 mark = f"{_HIDDEN_SHEET} "
-            rows = () if "chartsheet" in link.Type else self._rows(sheet.name, part=link.target)
-            for line in chain([sheet.name], rows, self._around(link.target)):
+            rows = () if "chartsheet" in link.Type else self._row_lines(sheet.name, part=link.target)
+            for line in chain([sheet.name], rows, self._related_lines(link.target)):
                 yield mark + line
             yield ""
 
-    def _around(self, part: str) -> Iterator[str]:
+    def _related_lines(self, part: str) -> Iterator[str]:
         """The lines of a sheet's comments, texts in shapes, and charts."""
         yield from related_lines(self._package, part, kinds=("comments",))
         for each in self._package.relationships(part):
@@ -153,10 +153,10 @@ class _Book:
     def _warn(self, what: str, *, mark: str, sheet: str) -> None:
         self.warnings[f"{what} are read, marked {mark},"][sheet] = None
 
-    def _rows(self, sheet: str, *, part: str) -> Iterator[str]:
+    def _row_lines(self, sheet: str, *, part: str) -> Iterator[str]:
         with self._reader.archive.open(part) as source:
             rows = Rows(areas=self._reader.archive.areas[part], package=self._package)
-            parser = self._parser(source)
+            parser = self._make_parser(source)
             columns: set[int] | None = None
             for number, read in parser.parse():
                 if columns is None:
@@ -166,7 +166,7 @@ class _Book:
                 self._cells += max(width, rows.merged_columns)
                 if number > _MAX_ROWS or self._cells > _MAX_CELLS:
                     raise InvalidInput(f"the document has more than {_MAX_ROWS} rows, or {_MAX_CELLS} cells")
-                cells = {cell["column"]: self._cell(cell) for cell in read if cell["value"] is not None}
+                cells = {cell["column"]: self._read_cell(cell) for cell in read if cell["value"] is not None}
                 if not (line := rows.line(number, cells, hidden=columns)):
                     continue
                 if _is_hidden(attributes, size="ht"):
@@ -178,7 +178,7 @@ class _Book:
             if rows.hidden_columns:
                 self._warn("hidden columns", mark=HIDDEN_COLUMN, sheet=sheet)
 
-    def _parser(self, source: Any) -> Any:
+    def _make_parser(self, source: Any) -> Any:
         """A parser of openpyxl for a sheet. A cell without a stored value has its formula as the value."""
         book = self._reader.wb
         parser = self._library.WorkSheetParser(
@@ -190,18 +190,20 @@ class _Book:
             timedelta_formats=book._timedelta_formats,  # noqa: SLF001
         )
         formulas, parse_cell = Formulas(), parser.parse_cell
-        parser.parse_cell = lambda element: formulas.with_formula(parse_cell(element), element=element)
+        parser.parse_cell = lambda element: formulas.add_formula(parse_cell(element), element=element)
         return parser
 
-    def _cell(self, cell: dict[str, Any]) -> Cell:
+    def _read_cell(self, cell: dict[str, Any]) -> Cell:
         value, style = cell["value"], cell["style_id"]
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        text = as_percentage(value, code=self._format(style)) if is_number and style else None
+        text = as_percentage(value, code=self._number_format(style)) if is_number and style else None
         if isinstance(value, str) and len(value) > MAX_LABEL:
-            text = self._long[value] = self._long.get(value) or _shown(value)
-        return Cell(text=_shown(value) if text is None else text, begin=cell["column"], is_text=isinstance(value, str))
+            text = self._long[value] = self._long.get(value) or _cell_text(value)
+        return Cell(
+            text=_cell_text(value) if text is None else text, begin=cell["column"], is_text=isinstance(value, str)
+        )
 
-    def _format(self, style: int) -> str:
+    def _number_format(self, style: int) -> str:
         """The number format of a style; "" without one."""
         if style not in self._formats:
             cell = self._cell_class(self._sheet, row=1, column=1, value=None, style_id=style)
@@ -227,12 +229,12 @@ def _hidden_columns(dimensions: dict[str, dict[str, str]]) -> set[int]:
 
 
 def _is_hidden(attributes: dict[str, str], *, size: str) -> bool:
-    """Whether a row or column is hidden. size: name of its height or width, which may be 0 instead."""
+    """Whether a row or column is marked as hidden, or its size is 0. size: attribute with its height or width."""
     return attributes.get("hidden") in _TRUE or attributes.get(size) in ("0", "0.0")
 
 
 @contextmanager
-def _opened_book(path: Path, *, package: Package, library: Any) -> Iterator[_Book]:
+def _open_book(path: Path, *, package: Package, library: Any) -> Iterator[_Book]:
     """The workbook without its copies of other documents. Its sheets are read when `_Book` comes to them."""
     reader = library.ExcelReader(path, read_only=True, data_only=True, keep_links=False)
     reader.archive.close()
@@ -242,8 +244,8 @@ def _opened_book(path: Path, *, package: Package, library: Any) -> Iterator[_Boo
         yield _Book(reader, package=package)
 
 
-def _shown(value: object) -> str:
-    """A cell as a reader sees it, as far as its number format does not matter."""
+def _cell_text(value: object) -> str:
+    """The text of a cell's value. Its number format is ignored."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ragbandit.additions.other_tools.forms import FORMS
-from ragbandit.additions.other_tools.rating_words import amount_of, best_of, level_of
+from ragbandit.additions.other_tools.rating_words import amount_of, best_in_rating, level_of
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.sources import IMPORTED_RATER
 from ragbandit.router.offline.logs.cells import convert_value, gold, is_empty, text as text_of
@@ -57,10 +57,10 @@ class FeedbackImporter:
         for number, parse in records(readable, keys=self.keys):
             with contextlib.suppress(InvalidInput):
                 entry = parse()
-                if (best := best_of(_cell_of(entry, self._fields["rating"]))) is not None:
+                if (best := best_in_rating(_find_cell(entry, self._fields["rating"]))) is not None:
                     bests.setdefault(best, number)
                 for name in ("rating", "reward"):
-                    amount = amount_of(_cell_of(entry, self._fields[name]))
+                    amount = amount_of(_find_cell(entry, self._fields[name]))
                     if amount is None or isinstance(amount, bool):
                         continue
                     are_thumbs &= name != "rating" or amount in (-1, 1)
@@ -97,10 +97,10 @@ class FeedbackImporter:
         for order, (number, parse) in enumerate(page):
             try:
                 # Later lines get later times, since a rater's later judgement replaces the earlier one.
-                items.append((number, self._feedback(parse(), now=now + 1e-6 * order)))
+                items.append((number, self._make_feedback(parse(), now=now + 1e-6 * order)))
             except InvalidInput as error:
                 faults[number] = error
-        for (number, _), reply in zip(items, self._replies([item for _, item in items]), strict=True):
+        for (number, _), reply in zip(items, self._store_items([item for _, item in items]), strict=True):
             if isinstance(reply, RagBanditError):
                 faults[number] = reply
             elif reply.duplicate:
@@ -109,12 +109,12 @@ class FeedbackImporter:
                 self.counts["imported"] += 1
                 self.counts["late"] += reply.late
         for number, fault in sorted(faults.items()):
-            self._fault(number, fault)
+            self._count_fault(number, fault)
 
-    def _replies(self, items: Sequence[Feedback]) -> Sequence[Receipt | RagBanditError]:
-        """Store the items; the reply to each.
+    def _store_items(self, items: Sequence[Feedback]) -> Sequence[Receipt | RagBanditError]:
+        """Store the items. Returns the reply to each.
 
-        If no decision has an id that begins with the prefix of responses, the decision with the id after it counts.
+        If no decision has an id with the prefix of responses, the feedback is for the decision without this prefix.
         """
         if not items:
             return []
@@ -132,8 +132,8 @@ class FeedbackImporter:
         )
         return [dict(zip(unknown, others, strict=True)).get(place, reply) for place, reply in enumerate(replies)]
 
-    def _feedback(self, entry: Mapping[str, Any], *, now: float) -> Feedback:
-        cells = {name: _cell_of(entry, path) for name, path in self._fields.items()}
+    def _make_feedback(self, entry: Mapping[str, Any], *, now: float) -> Feedback:
+        cells = {name: _find_cell(entry, path) for name, path in self._fields.items()}
         if is_missing(cells["decision_id"]):
             others = {plain_name(name): value for name, value in entry.items()}
             cells["decision_id"] = next((others[name] for name in self._id_names if name in others), None)
@@ -158,7 +158,7 @@ class FeedbackImporter:
         sent["label"] = convert_value(gold, sent["label"], field="label")
         return make_feedback(settings=self._settings, now=now, scale=self._scale, **sent)
 
-    def _fault(self, number: int, error: RagBanditError) -> None:
+    def _count_fault(self, number: int, error: RagBanditError) -> None:
         self.bad += 1
         if len(self.faults) < _MOST_FAULTS:
             path = self._fields.get(error.field or "", error.field)
@@ -166,8 +166,8 @@ class FeedbackImporter:
             self.faults.append(f"{number}{field} {error.message}{remedy}")
 
 
-def _cell_of(entry: Mapping[str, Any], path: str) -> Any:
-    """Like `cell`, but a missing field is also searched under other spellings, such as Decision ID."""
+def _find_cell(entry: Mapping[str, Any], path: str) -> Any:
+    """Like `cell`, but also finds a field under other spellings, such as Decision ID."""
     value = cell(entry, path)
     return (
         value

@@ -1,4 +1,4 @@
-"""Questions in a log of another tool, with the answers, costs and scores that it has of them.
+"""Questions in a log of another tool, with their answers, costs and scores.
 
 A question is the last message of the user in a record; in a trace, of its root or else its earliest record. Tools,
 searches and later steps ask nothing, but their costs count. The file is read twice, so that memory holds no texts.
@@ -16,11 +16,11 @@ from itertools import islice, product
 from pathlib import Path
 from typing import Any, Final
 
-from ragbandit.additions.other_tools.chats import chat_in
+from ragbandit.additions.other_tools.chats import find_chat_questions
 from ragbandit.additions.other_tools.facts import Fact, fact_of
 from ragbandit.additions.other_tools.forms import FORMS
 from ragbandit.additions.other_tools.rating_words import amount_of, level_of
-from ragbandit.additions.other_tools.telemetry import numbered_as_lists, spans_of_records, with_messages
+from ragbandit.additions.other_tools.telemetry import collect_numbered, spans_of_records, with_messages
 from ragbandit.additions.other_tools.turns import answer_of, question_of
 from ragbandit.router.offline.logs import cells
 from ragbandit.router.offline.logs.records import Parse, plain_name, records
@@ -45,7 +45,7 @@ _MOST_UNREAD: Final = 20
 NUMBERS: Final = ("dollars", "prompt_tokens", "completion_tokens")
 #: maximum number of records in a file, and of traces
 _MOST_RECORDS: Final = 1_000_000
-_MOST: Final = 500_000
+_MOST_QUESTIONS: Final = 500_000
 #: fields about people, which rows have only if the caller asks for them
 PERSONAL: Final = frozenset({"user", "metadata"})
 #: fields that rows never have
@@ -58,13 +58,13 @@ class QuestionLog:
 
     path: Path
     personal: bool = False
-    #: our field (question, answer, scores) -> name of its column; guessed where the form is a table of tickets
+    #: our field (question, answer, scores) -> name of its column; guessed if the form is a table of tickets
     columns: dict[str, str] = field(default_factory=dict)
     form: Record = field(default_factory=dict)
     #: reason -> numbers of the records, or of the first records of traces, that are left out for it
     left_out: dict[str, list[int]] = field(default_factory=dict)
     #: model -> facts about its records that have no texts
-    untold: dict[str, list[Fact]] = field(default_factory=dict)
+    without_texts: dict[str, list[Fact]] = field(default_factory=dict)
     #: columns of a table with texts that are not read, in the order of the file
     unread: dict[str, None] = field(default_factory=dict)
 
@@ -75,15 +75,17 @@ class QuestionLog:
         sums: dict[tuple[str, bool], Counter[str]] = defaultdict(Counter)
         models: dict[str, dict[str, None]] = defaultdict(dict)
         self._check_size()
-        for key, row, number, place in self._parsed():
+        for key, row, number, place in self._parse_records():
             first = firsts.setdefault(key, (True, math.inf, number, -1))
             candidate = "parent" in row, row.get("time", math.inf), number, place
             sums[key, candidate[0]].update({name: row[name] for name in NUMBERS if name in row})
             models[key] |= dict.fromkeys([row["model"]] if "model" in row else [])
             if row["question"] and (first[3] < 0 or candidate < first):
                 firsts[key] = candidate
-            if len(firsts) > _MOST:
-                raise InvalidInput(f"it has over {_MOST:,} questions", field=str(self.path), remedy="split the file")
+            if len(firsts) > _MOST_QUESTIONS:
+                raise InvalidInput(
+                    f"it has over {_MOST_QUESTIONS:,} questions", field=str(self.path), remedy="split the file"
+                )
         if not self.form:
             names = ", ".join(map(repr, self.columns.values()))
             remedy = "name them with --question COLUMN and --answer COLUMN, or see docs/logs.md"
@@ -93,20 +95,22 @@ class QuestionLog:
         if without := [first[2] for first in firsts.values() if first[3] < 0]:
             self.left_out[self.form.get("missing", "no message of a user")] = without
         for key in [key for key, first in firsts.items() if first[3] < 0]:
-            numbers = _summed(sums[key, True], root=sums[key, False])
+            numbers = _trace_numbers(sums[key, True], root=sums[key, False])
             if models[key] and numbers:
-                self.untold.setdefault(" + ".join(models[key]), []).append(fact_of({**numbers, "question": None}))
+                self.without_texts.setdefault(" + ".join(models[key]), []).append(
+                    fact_of({**numbers, "question": None})
+                )
         hidden = _UNWRITTEN if self.personal else _UNWRITTEN | PERSONAL
         written = [name for name in _PATHS if name not in hidden]
-        for key, row, *at in self._parsed(only={first[2] for first in firsts.values() if first[3] >= 0}):
+        for key, row, *at in self._parse_records(only={first[2] for first in firsts.values() if first[3] >= 0}):
             if [*firsts.get(key, ())[2:]] == at:
-                row |= _summed(sums[key, True], root=sums[key, False])
+                row |= _trace_numbers(sums[key, True], root=sums[key, False])
                 row |= {"id": key, "model": " + ".join(models[key])}
                 row["time"] = iso_time(row.get("time"))
                 yield {name: row[name] for name in written if row.get(name) not in (None, "", [], {})}
 
     def _check_size(self) -> None:
-        count = sum(1 for _ in islice(self._records(), _MOST_RECORDS + 1))  # none is parsed, which would take longer
+        count = sum(1 for _ in islice(self._records(), _MOST_RECORDS + 1))  # without parsing, which would take longer
         if count > _MOST_RECORDS:
             raise InvalidInput(f"it has over {_MOST_RECORDS:,} records", field=str(self.path), remedy="split the file")
 
@@ -115,7 +119,7 @@ class QuestionLog:
         keys = (*FORMS["keys"].split(), *offered, *self.columns.values())
         return records(self.path, keys=keys, columns=_GUESSED)
 
-    def _parsed(self, *, only: Collection[int] | None = None) -> Iterator[tuple[str, dict[str, Any], int, int]]:
+    def _parse_records(self, *, only: Collection[int] | None = None) -> Iterator[tuple[str, dict[str, Any], int, int]]:
         """Yield (key of the trace, our fields, number, place) of each record of the known form. only: their numbers."""
         for number, parse in self._records():
             if only is not None and number not in only:
@@ -124,14 +128,14 @@ class QuestionLog:
                 entry = parse()
                 tool, parts = self._questions_in(entry)
                 self.form = self.form or ({"name": tool} if tool else self._form_of(entry, parts))
-                rows = [*map(self._row, parts if self.form else ())]
+                rows = [*map(self._read_row, parts if self.form else ())]
                 self.unread |= dict.fromkeys(self._unread_in(entry, parts) if only is None else ())
             except (InvalidInput, RecursionError) as error:
                 reason = getattr(error, "message", "nested too deeply").partition(":")[0]
                 self.left_out.setdefault(reason, []).append(number)
                 continue
             for place, row in enumerate(rows):
-                key = _short(words_of(row.get("trace") or row.get("id")).strip())
+                key = _shorten(words_of(row.get("trace") or row.get("id")).strip())
                 yield key or f"{number}-{place}", row, number, place
 
     def _questions_in(self, entry: Record) -> tuple[str, list[dict[str, Any]]]:
@@ -139,10 +143,10 @@ class QuestionLog:
         for tool, form in load_offered("logs").items() if not self.columns else ():
             try:
                 if (questions := form.read(entry)) is not None:
-                    return tool, [_named(_writable(question)) for question in questions]
+                    return tool, [_flatten_names(_plain_question(question)) for question in questions]
             except Exception as error:  # another's class may raise anything, and the next record may be well
                 raise InvalidInput(f"the form of logs {tool!r} cannot read it: {error!r}") from error
-        return "", [*map(_named, _expanded(entry))]
+        return "", [*map(_flatten_names, _expand(entry))]
 
     def _form_of(self, entry: Record, parts: list[dict[str, Any]]) -> Record:
         """The form of a record; {} if its form is unknown, or if a named column is missing."""
@@ -151,7 +155,9 @@ class QuestionLog:
             is_there = all(plain_name(name) in known for name in self.columns.values())
             return {"name": "a table", "missing": "an empty question"} if is_there else {}
         for form, names in product(FORMS["forms"], parts):
-            if not _has(form.get("never", "(?!)"), names) and all(_has(mark, names) for mark in form["marks"]):
+            if not _has_name(form.get("never", "(?!)"), names) and all(
+                _has_name(mark, names) for mark in form["marks"]
+            ):
                 originals = {plain_name(str(key)): str(key) for key in entry}
                 for name, columns in form.get("fields", {}).items():
                     held = filter(None, (originals.get(plain_name(column)) for column in columns.split()))
@@ -173,7 +179,7 @@ class QuestionLog:
             if not is_read and isinstance(value, str) and re.search(r"[^\W\d_]", value):
                 yield str(column)
 
-    def _row(self, names: Record) -> dict[str, Any]:
+    def _read_row(self, names: Record) -> dict[str, Any]:
         """Our fields of a record. The question is empty if it asks nothing."""
         if right := next(filter(None, map(names.get, self.form.get("right", ()))), None):
             names = {"answers": right, **{name: None if value is right else value for name, value in names.items()}}
@@ -186,7 +192,7 @@ class QuestionLog:
             value = row.pop(name, None)
             with contextlib.suppress(ValueError):
                 row[name] = _seconds(value) if name == "time" else max(0.0, cells.cell_number(value, most=1e12))
-        row |= {name: _short(words_of(plain_tree(row[name]))) for name in ("model", "session") if name in row}
+        row |= {name: _shorten(words_of(plain_tree(row[name]))) for name in ("model", "session") if name in row}
         gold = cells.from_text(row.get("answers"))
         texts = (str(one) if type(one) in (int, float) else one for one in (gold if isinstance(gold, list) else [gold]))
         row |= {"answers": [*filter(None, map(answer_of, texts))], "answer": answer_of(row.get("answer"))}
@@ -203,35 +209,35 @@ class QuestionLog:
         return dict(clean_value(plain_tree(row))[0])
 
 
-def _short(key: str) -> str:
+def _shorten(key: str) -> str:
     """An id of at most 200 characters. Different longer ids stay different."""
     return key if len(key) <= 200 else f"{key[:160]}{sha256(key.encode('utf-8', 'replace')).hexdigest()[:40]}"
 
 
-def _has(mark: str, names: Record) -> bool:
-    """True if a name matches the regular expression."""
+def _has_name(mark: str, names: Record) -> bool:
+    """Whether a name matches the regular expression `mark`."""
     if mark.isalnum():
         return mark in names
     return any(map(re.compile(mark).fullmatch, names))
 
 
-def _summed(inner: Record, *, root: Record) -> dict[str, Any]:
+def _trace_numbers(inner: Record, *, root: Record) -> dict[str, Any]:
     """The numbers of a trace: the root's numbers, which include its calls, or else the sum of the calls."""
     return {**inner, **{name: value for name, value in root.items() if value or name not in inner}}
 
 
-def _writable(question: Record) -> Record:
-    """A question of another's form, with times and numbers as JSON has them. Raises TypeError for other objects."""
+def _plain_question(question: Record) -> Record:
+    """A question that an addition has read, with values of JSON only. Raises TypeError for other objects."""
     json.dumps(question := dict(plain_tree(dict(question))))
     return question
 
 
-def _expanded(entry: Record) -> Iterator[Record]:
-    """The records in a record: spans, observations and runs, questions of a chat, and itself."""
-    if (chat := chat_in(entry)) is not None:
+def _expand(entry: Record) -> Iterator[Record]:
+    """Yield the records in a record: spans, observations and runs, questions of a chat, and the record itself."""
+    if (chat := find_chat_questions(entry)) is not None:
         yield from chat
         return
-    entry = numbered_as_lists(entry)
+    entry = collect_numbered(entry)
     if not any(isinstance(entry.get(name), list) for name in FORMS["envelopes"]):
         yield with_messages(entry) if entry.get("attributes") else entry
     trace = entry.get("traceId") or entry.get("trace_id") or entry.get("id")
@@ -239,10 +245,12 @@ def _expanded(entry: Record) -> Iterator[Record]:
         inherited = {"traceId": trace, **({"parentObservationId": trace} if name == "observations" else {})}
         parts = objects_in(entry.get(name) or [])
         for part in spans_of_records(parts) if plain_name(name) == "logrecords" else parts:
-            yield from _expanded(inherited | {key: value for key, value in part.items() if value is not None})
+            yield from _expand(inherited | {key: value for key, value in part.items() if value is not None})
 
 
-def _named(record: Record, *, before: str = "", levels: int = 5, names: dict[str, Any] | None = None) -> dict[str, Any]:
+def _flatten_names(
+    record: Record, *, before: str = "", levels: int = 5, names: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Plain name of a member's path -> value or None, for all members of an object; texts with JSON are parsed."""
     names = {} if names is None else names  # shared by all levels: copies would take quadratic time
     for key, value in record.items():
@@ -251,7 +259,7 @@ def _named(record: Record, *, before: str = "", levels: int = 5, names: dict[str
         is_empty = is_missing(part) or (isinstance(part, str | list | dict) and not part)
         names[name] = names.get(name) or (None if is_empty else part)
         if isinstance(part, dict) and levels:
-            _named(part, before=name, levels=levels - 1, names=names)
+            _flatten_names(part, before=name, levels=levels - 1, names=names)
     return names
 
 

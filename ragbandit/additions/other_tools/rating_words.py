@@ -38,8 +38,8 @@ def level_of(text: str) -> float | None:
     return _LEVELS.get(_plain_word(text))
 
 
-def best_of(value: object) -> float | None:
-    """The best rating that a rating such as 4/5 names."""
+def best_in_rating(value: object) -> float | None:
+    """The best possible rating that a rating such as 4/5 names; None for other values."""
     parts = _PARTS.fullmatch(_plain_text(value)) if isinstance(value, str) else None
     return float(parts[2]) if parts and parts[2] else None
 

@@ -31,7 +31,7 @@ def with_messages(span: Record) -> Record:
         kind = re.fullmatch(FORMS["event"], words_of(event.get("event.name")))
         messages += [_message_of(kind[1], event)] if kind else []
     said = {"messages_of_events": messages} if messages else {}
-    return {**span, "attributes": numbered_as_lists(attributes), **said}
+    return {**span, "attributes": collect_numbered(attributes), **said}
 
 
 def _message_of(kind: str, body: Record) -> Record:
@@ -40,14 +40,16 @@ def _message_of(kind: str, body: Record) -> Record:
 
 def attributes_of(value: Any) -> dict[str, Any]:
     """Attributes as an object. OTLP has a list of {"key": ..., "value": {"stringValue": ...}}."""
-    value = cells.from_text(_value_of(cells.from_text(value)))
+    value = cells.from_text(_plain_value(cells.from_text(value)))
     if isinstance(value, list):
-        value = {words_of(pair.get("key")): _value_of(pair.get("value")) for pair in objects_in(value) if "key" in pair}
+        value = {
+            words_of(pair.get("key")): _plain_value(pair.get("value")) for pair in objects_in(value) if "key" in pair
+        }
     return value if isinstance(value, dict) else {}
 
 
-def _value_of(value: Any, *, depth: int = 0) -> Any:
-    """A value of OTLP as a plain one: kvlistValue becomes an object, arrayValue a list, also within each other."""
+def _plain_value(value: Any, *, depth: int = 0) -> Any:
+    """A value of OTLP as a plain value: kvlistValue becomes an object, arrayValue a list, also inside each other."""
     if not isinstance(value, dict) or len(value) != 1 or depth > _DEEPEST:
         return value
     kind, held = next(iter(value.items()))
@@ -55,12 +57,12 @@ def _value_of(value: Any, *, depth: int = 0) -> Any:
     if kind in ("kvlistvalue", "arrayvalue"):
         parts = objects_in(held.get("values") or []) if isinstance(held, dict) else []
         if kind == "arrayvalue":
-            return [_value_of(part, depth=depth + 1) for part in parts]
-        return {words_of(part.get("key")): _value_of(part.get("value"), depth=depth + 1) for part in parts}
+            return [_plain_value(part, depth=depth + 1) for part in parts]
+        return {words_of(part.get("key")): _plain_value(part.get("value"), depth=depth + 1) for part in parts}
     return held if kind in ("stringvalue", "intvalue", "doublevalue", "boolvalue", "bytesvalue") else value
 
 
-def numbered_as_lists(record: Record, *, depth: int = 0) -> dict[str, Any]:
+def collect_numbered(record: Record, *, depth: int = 0) -> dict[str, Any]:
     """The record with fields such as gen_ai.prompt.0.role and gen_ai.prompt.0.content as a list gen_ai.prompt."""
     lists: dict[str, dict[int, dict[str, Any]]] = {}
     others = {}
@@ -71,16 +73,14 @@ def numbered_as_lists(record: Record, *, depth: int = 0) -> dict[str, Any]:
         else:
             lists.setdefault(match[1], {}).setdefault(int(match[2]), {})[match[3] or ""] = value
     made = {
-        name: [
-            held[""] if "" in held else numbered_as_lists(held, depth=depth + 1) for _, held in sorted(parts.items())
-        ]
+        name: [held[""] if "" in held else collect_numbered(held, depth=depth + 1) for _, held in sorted(parts.items())]
         for name, parts in lists.items()
     }
     return {**made, **{name: value for name, value in others.items() if name not in made or value}}
 
 
 def spans_of_records(log_records: Iterable[Record]) -> Iterator[Record]:
-    """The records of OTLP logs as spans: the records of one span are its events."""
+    """Yield spans made of log records of OTLP. The records of one span become its events."""
     spans: dict[tuple[str, str], dict[str, Any]] = {}
     for number, record in enumerate(log_records):
         held = attributes_of(record.get("attributes"))

@@ -16,12 +16,12 @@ _WHO: Final = FORMS["who"].split()
 
 
 def question_of(value: Any) -> tuple[str, int, str | None]:
-    """The last text of the user, its number among the user's texts, and the assistant's text after it.
+    """Returns (last text of the user, its number among the user's texts, the assistant's text after it or None).
 
-    The number is 0 if results of tools follow the question. Raises InvalidInput if nothing says whose the texts are.
+    The number is 0 if results of tools follow the question. Raises InvalidInput if several texts have no role.
     """
     turns = [turn for turn in _turns(value, "asked") if turn[0] != "system"]
-    if len([text for role, text in turns if not role and text]) > 1 and _is_list(value):
+    if len([text for role, text in turns if not role and text]) > 1 and _is_message_list(value):
         remedy = "write them as messages with role: user or role: assistant, or name the columns question and answer"
         raise InvalidInput("the messages do not say who wrote them", remedy=remedy)
     asked = [at for at, (role, text) in enumerate(turns) if role in ("user", "") and text]
@@ -33,7 +33,7 @@ def question_of(value: Any) -> tuple[str, int, str | None]:
 
 
 def answer_of(value: Any) -> str | None:
-    """The last text of the assistant."""
+    """The last text of the assistant; None without one."""
     texts = [text for role, text in _turns(value, "answered") if role in ("assistant", "") and text]
     return texts[-1] if texts else None
 
@@ -49,8 +49,8 @@ def role_of(message: Mapping[str, Any]) -> str | None:
     return None if by_user is None else "user" if by_user else "assistant"
 
 
-def by_time(messages: list[Any]) -> list[Any]:
-    """The messages, the oldest first; in their own order if not all of them have a time."""
+def sort_by_time(messages: list[Any]) -> list[Any]:
+    """The messages, the oldest first; in the given order if a message has no time."""
     times = []
     for message in messages:
         held = {plain_name(str(key)): part for key, part in message.items()} if isinstance(message, dict) else {}
@@ -64,12 +64,12 @@ def by_time(messages: list[Any]) -> list[Any]:
     ]
 
 
-def _is_list(value: Any) -> bool:
-    """Whether a value holds a list of several messages: its parts are no parts of one message, which have types."""
+def _is_message_list(value: Any) -> bool:
+    """Whether a value is or contains a list of messages. A list of objects with types is one message's parts."""
     value = cells.from_text(value)
     if isinstance(value, dict):
         held = filter(None, map(value.get, f"{FORMS['asked']} {FORMS['around']}".split()))
-        return _is_list(next(held, None))
+        return _is_message_list(next(held, None))
     return isinstance(value, list) and not all(isinstance(part, dict) and "type" in part for part in value)
 
 
@@ -83,7 +83,7 @@ def _turns(value: Any, names: str) -> Iterator[tuple[str, str]]:
     elif isinstance(parsed, list) and (
         not isinstance(value, str) or any(isinstance(item, dict | list) for item in parsed)
     ):
-        for item in by_time(parsed):
+        for item in sort_by_time(parsed):
             yield from _turns(item, names)
     elif isinstance(parsed, str) and isinstance(value, str) and parsed != value:  # a text in quotes, as JSON writes it
         yield from _turns(parsed, names)
@@ -105,13 +105,13 @@ def _turns_of_object(parsed: Mapping[str, Any], names: str) -> Iterator[tuple[st
         content = written if all(isinstance(part, dict) and "type" in part for part in written) else content
     if isinstance(content, dict):
         content = content.get("parts") or content
-    parts = [_part(part) for part in (content if isinstance(content, list) else [content])]
+    parts = [_without_prefix(part) for part in (content if isinstance(content, list) else [content])]
     types = [str(isinstance(part, dict) and part.get("type")) for part in parts]
     said = [part for part, kind in zip(parts, types, strict=True) if not re.match(FORMS["not_said"], kind)]
     yield role, words_of(said).strip()
 
 
-def _part(part: Any) -> Any:
+def _without_prefix(part: Any) -> Any:
     """The part without the prefix that OpenInference writes: message_content.text, or message_content: {text: ...}."""
     if not isinstance(part, dict):
         return part

@@ -66,14 +66,14 @@ def questions(
             facts[row.get("model", "")].append(fact_of(row))
             labelled += "answers" in row
         left_out = [f"{len(at)}: {reason} (first: record {at[0]})" for reason, at in log.left_out.items()]
-        if not facts and not log.untold:
+        if not facts and not log.without_texts:
             raise InvalidInput(f"no question: {'; '.join(left_out)}", field=str(file), remedy="see docs/logs.md")
     count = sum(map(len, facts.values()))
     guess = ", ".join(f"{_COLUMNS[name]} {column!r}" for name, column in log.columns.items())
     result = {"questions": count, "of": log.form["name"], "columns": guess, "with right answers": labelled}
     if log.unread:
         result["texts not read"] = f"{', '.join(map(repr, log.unread))} (--answer COLUMN reads one as the answer)"
-    told = facts or log.untold
+    told = facts or log.without_texts
     given = "" if config is None else f" --config {shlex.quote(str(config))}"
     functions = "" if len(settings.worker_arms) > 1 else " --module MODULE:NAME"
     then = f"`ragbandit advise {shlex.quote(str(out))} --budget 5{functions}{given}`"

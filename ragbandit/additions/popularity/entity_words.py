@@ -15,7 +15,7 @@ LONGEST: Final = 5
 
 _WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _POSSESSIVE = re.compile(r"['\u2019]s$", re.IGNORECASE)
-#: marks that no name contains: brackets, quotes, punctuation; no full stop after an initial, or after "Mr" and the like
+#: marks that no name contains: brackets, quotes, punctuation; except a full stop after an initial or after "Mr" etc.
 _BREAK = re.compile(r"([!?;:,()\[\]{}\"“”«»\n/|\u3001\u3002\uff01\uff1f]|(?<!\b[^\W\d_])(?<!\b[A-Z][a-z])\.(?=\s|$))")
 _PLAIN = (
     "a about after all also am an and any are as at be because been before between both but by can could did do does"
@@ -39,7 +39,7 @@ class EntityWord:
 
 
 def runs_of(text: str) -> Iterator[list[EntityWord]]:
-    """The words of a text, split at marks that no name contains."""
+    """Yield the words of a text, one list for each part between the marks of `_BREAK`."""
     begins = True
     for position, piece in enumerate(_BREAK.split(unicodedata.normalize("NFC", text))):
         if position % 2:  # odd pieces are marks: a sentence may begin after any mark except a comma

@@ -44,7 +44,7 @@ def count_mentions(passages: Iterable[Passage]) -> MentionCounts:
     for passage in passages:
         count += 1
         runs = list(runs_of(passage.text))
-        mentions.update(_title_keys(passage.title).union(*map(_names, runs)))
+        mentions.update(_title_keys(passage.title).union(*map(_names_in_run, runs)))
         words = list(chain.from_iterable(runs))
         with_capital.update(word.key for word in words if word.has_capital and not word.may_begin_sentence)
         without.update(word.key for word in words if not (word.has_capital or word.is_number))
@@ -76,7 +76,7 @@ def _title_keys(title: str) -> set[str]:
     return {" ".join(words)} if 0 < len(words) <= LONGEST else set()
 
 
-def _names(run: Sequence[EntityWord]) -> Iterator[str]:
+def _names_in_run(run: Sequence[EntityWord]) -> Iterator[str]:
     for start, first in enumerate(run):
         # At the beginning of a sentence, function words have a capital too.
         if not first.has_capital or first.key in (FUNCTION_WORDS if first.may_begin_sentence else _ARTICLES):

@@ -50,7 +50,7 @@ _SHOWN: Final = 10
 #: largest file of counts, bytes: about ten million entities
 _MOST_COUNTS: Final = 512 << 20
 #: number of characters of a question that are read
-_READ: Final = 4000
+_MAX_READ: Final = 4000
 _FACTS: Final = "ragbandit.json"
 _COUNTS: Final = f"{PARAMS_KEY}.counts"
 _TRAINED: Final = f"{PARAMS_KEY}.trained"
@@ -65,7 +65,7 @@ class MentionCountsFile(BaseModel, frozen=True, strict=True):
 
     def entities(self, text: str) -> dict[str, float]:
         """Entity -> its popularity, 0 if the counts lack it. Reads the first 4,000 characters."""
-        words = list(chain.from_iterable(runs_of(text[:_READ])))
+        words = list(chain.from_iterable(runs_of(text[:_MAX_READ])))
         anywhere = not any(word.has_capital for word in words)
         popularity: dict[str, float] = {}
         start = 0
@@ -94,7 +94,7 @@ def _key(words: Sequence[EntityWord]) -> str:
 class PopularityParams(PolicyParams):
     #: file of `ragbandit index counts`; every router and learner reads it
     counts: Text
-    #: smallest popularity with which `popular` answers; None: the trained one
+    #: smallest popularity with which `popular` answers; None for the trained threshold
     threshold: Number | None = None
     #: folder of a trained threshold; None if it is not trained
     trained: Text | None = None
@@ -129,7 +129,7 @@ class Popularity(PerQuestionPolicy):
         self.threshold = settings.threshold
         self.report: Mapping[str, Json] | None = None
         if settings.trained is not None:
-            trained = self._read(Path(settings.trained).expanduser())
+            trained = self._read_threshold(Path(settings.trained).expanduser())
             self.threshold = trained if settings.threshold is None else settings.threshold
 
     @property
@@ -225,7 +225,7 @@ class Popularity(PerQuestionPolicy):
             raise ConfigError(f"{target} cannot be written: {error}", field="out", remedy=remedy) from error
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def _read(self, folder: Path) -> float:
+    def _read_threshold(self, folder: Path) -> float:
         """The threshold of a trained folder. Raises ConfigError."""
         train = "`ragbandit policy train --policy popularity --table T.jsonl --out FOLDER`"
         remedy = f"give a folder that was trained with these counts: {train}"

@@ -38,10 +38,10 @@ class CrossEncoder(Reranker):
         self._device = device_of(device, field="retriever.rerank.device")
         self._price = price
         try:
-            self._tokenizer, model = _loaded(path)
+            self._tokenizer, model = _load_tokenizer_and_model(path)
             self._activate = _activation(model.config, folder=path)
             self._model: Any = model.float().eval().to(self._device)
-            self._tokens = _longest(self._tokenizer, model)
+            self._tokens = _max_pair_tokens(self._tokenizer, model)
             self._lock = threading.Lock()
             # The reranker has its own thread, because the event loop's threads also have to resolve host names.
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="ragbandit-rerank")
@@ -49,7 +49,7 @@ class CrossEncoder(Reranker):
         except ConfigError:
             raise
         except Exception as error:  # errors of tokenizers and safetensors have no more specific base class
-            raise _unusable(f"{path} cannot be used: {error}") from error
+            raise _model_error(f"{path} cannot be used: {error}") from error
         self.name = f"{name or path.name}:{weights_sha256(path)[:12]}"
 
     async def scores(self, query: str, texts: Sequence[str]) -> Sequence[float]:
@@ -67,7 +67,7 @@ class CrossEncoder(Reranker):
     def score(
         self, query: str, texts: Sequence[str], *, abandoned: threading.Event | None = None
     ) -> npt.NDArray[np.float64]:
-        """Scores of the texts, shape (texts,). Thread-safe. abandoned: set it to stop; texts without a score get 0."""
+        """Scores of the texts, shape (texts,). Thread-safe. abandoned: if it is set, the other texts are not scored."""
         outputs = torch.zeros(len(texts), dtype=torch.float64)  # so that a sigmoid of high outputs is below 1.0
         with self._lock, torch.inference_mode():
             for indices in batches_by_length(texts, batch=_PAIRS):
@@ -78,8 +78,8 @@ class CrossEncoder(Reranker):
         return scores
 
     def _outputs(self, query: str, texts: Sequence[str]) -> torch.Tensor:
-        size = self._tokens * 32  # texts are cut to so many characters, which saves time in the tokenizer
-        # The longer text is cut. If only the text were cut, a long question would leave nothing of it.
+        size = self._tokens * 32  # maximum characters of a text; shorter texts save time in the tokenizer
+        # The longer text is cut. If only the passage were cut, a long question would leave nothing of the passage.
         queries, passages = [clean_text(query)[:size]] * len(texts), [clean_text(text)[:size] for text in texts]
         options = {"truncation": "longest_first", "max_length": self._tokens, "padding": True, "return_tensors": "pt"}
         inputs = self._tokenizer(queries, passages, **options).to(self._device)
@@ -87,14 +87,14 @@ class CrossEncoder(Reranker):
         return outputs
 
 
-def _loaded(folder: Path) -> tuple[Any, Any]:
+def _load_tokenizer_and_model(folder: Path) -> tuple[Any, Any]:
     kind = "AutoModelForSequenceClassification"
     model, loading = load_model(kind, folder, field=_FIELD, output_loading_info=True)
     if model.config.num_labels != 1:
-        raise _unusable(f"{folder} has {model.config.num_labels} outputs, and a cross-encoder that ranks has one")
+        raise _model_error(f"{folder} has {model.config.num_labels} outputs, and a cross-encoder that ranks has one")
     missing = sorted(loading["missing_keys"])
     if missing:
-        raise _unusable(f"{folder} has no weights for {missing[0]}, which would be random")
+        raise _model_error(f"{folder} has no weights for {missing[0]}, which would be random")
     return load_model("AutoTokenizer", folder, field=_FIELD), model
 
 
@@ -105,12 +105,12 @@ def _activation(config: Any, *, folder: Path) -> Callable[[torch.Tensor], torch.
     named = str(named or getattr(config, "sbert_ce_default_activation_function", None) or "torch.nn.Sigmoid")
     kind = getattr(torch.nn, named.rpartition(".")[2], None) if named.startswith("torch.") else None
     if kind is None:
-        raise _unusable(f"{folder} names the activation {named!r}, which torch does not have")
+        raise _model_error(f"{folder} names the activation {named!r}, which torch does not have")
     activation: Callable[[torch.Tensor], torch.Tensor] = kind()
     return activation
 
 
-def _longest(tokenizer: Any, model: Any) -> int:
+def _max_pair_tokens(tokenizer: Any, model: Any) -> int:
     """Maximum tokens of a pair. RoBERTa's positions begin after the id of the padding token: 512 of 514 are usable."""
     limits = [tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None) or 0]
     for name, layer in model.named_modules():
@@ -120,6 +120,6 @@ def _longest(tokenizer: Any, model: Any) -> int:
     return min((int(limit) for limit in limits if 0 < limit < 1_000_000), default=512)
 
 
-def _unusable(fault: str) -> ConfigError:
+def _model_error(fault: str) -> ConfigError:
     remedy = "give a cross-encoder with one output, for example BAAI/bge-reranker-base"
     return ConfigError(fault, field=_FIELD, remedy=remedy)

@@ -24,7 +24,7 @@ Form = Literal["cohere", "tei"]
 BATCHES: Final[Mapping[Form, int]] = {"cohere": 1000, "tei": 32}
 _SECTION: Final = "retriever.rerank"
 _EXAMPLE: Final = '{"results": [{"index": 0, "relevance_score": 0.9}, ...]}'
-#: maximum bytes of a reply are _MOST, and _MOST_PER_CHARACTER for each character of the texts, which servers may repeat
+#: maximum bytes of a reply: _MOST, plus _MOST_PER_CHARACTER per character of the texts, because servers may repeat them
 _MOST: Final = 1_000_000
 _MOST_PER_CHARACTER: Final = 6
 #: longest random pause before the second attempt, and longest pause before any attempt, seconds
@@ -36,12 +36,11 @@ class RerankServer(Reranker):
     """Asks a server for scores of texts.
 
     url: address of the endpoint; "/rerank" is appended unless its last part has that word. Redirects are not followed.
-    key: sent as a bearer's token, and in no message. None: no key is sent.
+    key: sent as a bearer token; no error message contains it. None: no key is sent.
     batch: maximum number of texts of a request; None for `BATCHES`. Several requests are sent at the same time.
-    timeout_s: time limit of an attempt, seconds. A failure that may pass is followed by at most `retries` further
-    attempts.
-    price: price of the scored texts. Tokens and searches are the server's counts, else estimates. A request that was
-        cancelled, timed out or broke off costs what it is estimated at; one that was refused costs nothing.
+    timeout_s: time limit of an attempt, seconds. retries: maximum number of retries after a temporary failure.
+    price: price of the scored texts. Tokens and searches are the server's counts, else estimates. A cancelled, late or
+        broken request costs its estimate; a refused request costs nothing.
     Raises ConfigError for an invalid url or key.
     """
 
@@ -63,7 +62,7 @@ class RerankServer(Reranker):
         for value in headers.values():
             remedy = "give only the key"
             check_header_value(value, what="the key", field=f"{_SECTION}.api_key_env", remedy=remedy)
-        address = _with_path(url)
+        address = _with_rerank_path(url)
         self._server = JsonServer(url=address, section=_SECTION, what="reranker", example=_EXAMPLE, headers=headers)
         self.name = model or self._server.shown_url
         self._model, self._form = model, form
@@ -108,7 +107,7 @@ class RerankServer(Reranker):
         scored: ScoredAmounts | None = ScoredAmounts.estimate(query, texts)
         try:
             reply = await self._server.post(self._client, body, timeout=self._timeout_s, max_bytes=most)
-            scored = _counted(reply, estimate=ScoredAmounts.estimate(query, texts))
+            scored = _count_scored(reply, estimate=ScoredAmounts.estimate(query, texts))
             return self._read(reply, texts=len(texts))
         except ServerFailed as error:
             if error.failure.status is not None or error.failure.kind == "unreachable":
@@ -120,7 +119,7 @@ class RerankServer(Reranker):
 
     def _read(self, reply: Any, *, texts: int) -> list[float]:
         """The score of each text. Raises ServerFailed with the name of an unreadable field."""
-        rows = _rows(reply)
+        rows = _result_rows(reply)
         if rows is None:
             said = self._server.redact(server_message(reply))[:200]
             raise self._unreadable(f"the reply has no list of results{f': {said}' if said else ''}")
@@ -144,13 +143,13 @@ class RerankServer(Reranker):
         return ServerFailed(f"{self._server.shown_url}: {fault}", failure=Failure(kind="unreadable"), remedy=remedy)
 
 
-def _with_path(url: str) -> str:
+def _with_rerank_path(url: str) -> str:
     parts = urlsplit(url)
     path = parts.path.rstrip("/")
     return url if "rerank" in path.rpartition("/")[2] else urlunsplit(parts._replace(path=f"{path}/rerank"))
 
 
-def _rows(reply: Any) -> list[Any] | None:
+def _result_rows(reply: Any) -> list[Any] | None:
     """The list of results: the reply itself (TEI), or its `results` (Cohere, Jina, vLLM) or `data` (Voyage)."""
     if isinstance(reply, dict):
         inner = reply["output"] if isinstance(reply.get("output"), dict) else reply  # DashScope
@@ -158,7 +157,7 @@ def _rows(reply: Any) -> list[Any] | None:
     return reply if isinstance(reply, list) else None
 
 
-def _counted(reply: Any, *, estimate: ScoredAmounts) -> ScoredAmounts:
+def _count_scored(reply: Any, *, estimate: ScoredAmounts) -> ScoredAmounts:
     """The server's counts of tokens and searches, else the estimate."""
     fields: Mapping[str, Any] = reply if isinstance(reply, dict) else {}
     meta = fields["meta"] if isinstance(fields.get("meta"), dict) else {}

@@ -1,4 +1,4 @@
-"""Puts rerankers around retrievers, by their settings."""
+"""Wraps retrievers in the rerankers of the settings."""
 
 import importlib.util
 import os
@@ -23,10 +23,10 @@ from ragbandit.workers.setup.retrievers import RetrieverKind
 _SECTION = "retriever.rerank"
 
 
-def reranked(kind: RetrieverKind, *, chosen: RerankSettings) -> RetrieverKind:
-    """The retriever with this reranker around it."""
+def wrap_with_reranker(kind: RetrieverKind, *, chosen: RerankSettings) -> RetrieverKind:
+    """The retriever, with its hits reranked as the settings `chosen` require."""
 
-    def opened() -> Retriever:
+    def open_reranked() -> Retriever:
         rerank = make_reranker(chosen)
         return RerankedRetriever(kind.open(), rerank=rerank, depth=chosen.depth)
 
@@ -43,7 +43,7 @@ def reranked(kind: RetrieverKind, *, chosen: RerankSettings) -> RetrieverKind:
 
     return replace(
         kind,
-        open=opened,
+        open=open_reranked,
         check=check,
         check_passages=check_passages,
         only_waits=kind.only_waits and chosen.url is not None,
@@ -62,7 +62,7 @@ def make_reranker(chosen: RerankSettings) -> Reranker:
     return RerankServer(
         chosen.url,
         model=chosen.model,
-        key=None if chosen.api_key_env is None else _key(chosen.api_key_env),
+        key=None if chosen.api_key_env is None else _api_key(chosen.api_key_env),
         form=chosen.form,
         batch=chosen.batch,
         timeout_s=chosen.timeout_s,
@@ -99,7 +99,7 @@ def _cross_encoder(model: str, *, device: str, prices: RerankPrices | None) -> R
     return CrossEncoder(folder, name=name, device=device, price=no_price if prices is None else price_of(prices))
 
 
-def _key(variable: str) -> str:
+def _api_key(variable: str) -> str:
     key = os.environ.get(variable)
     if not key:
         message = f"the environment variable {shown_variable(variable)} is not set"

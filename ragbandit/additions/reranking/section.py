@@ -19,6 +19,6 @@ class RerankSection(Section):
     def around(self, retriever: "RetrieverKind") -> "RetrieverKind":
         if self.rerank is None:
             return retriever
-        from ragbandit.additions.reranking.rerankers import reranked  # it loads retrievers
+        from ragbandit.additions.reranking.rerankers import wrap_with_reranker  # this import loads retrievers
 
-        return reranked(retriever, chosen=self.rerank)
+        return wrap_with_reranker(retriever, chosen=self.rerank)

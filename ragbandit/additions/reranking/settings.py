@@ -8,9 +8,9 @@ from ragbandit.router.config.section import Count, Seconds, Section
 
 
 class RerankPrices(Section):
-    """Prices of a reranker, in dollars. They are added."""
+    """Prices of a reranker, in dollars. A request costs the sum of the three."""
 
-    #: price of a search. A server's own number of searches counts if it reports one (Cohere: one per 100 documents)
+    #: price of a search. The server's number of searches counts if it reports one (Cohere: one per 100 documents)
     search: Annotated[float, Field(ge=0)] = 0.0
     #: price of 1,000 documents
     documents: Annotated[float, Field(ge=0)] = 0.0
@@ -38,7 +38,7 @@ class RerankSettings(Section):
     batch: Count | None = None
     #: server: timeout of an attempt, seconds
     timeout_s: Seconds = 10.0
-    #: server: maximum number of attempts after the first attempt, if a failure may pass
+    #: server: maximum number of retries after a temporary failure
     retries: Annotated[int, Field(ge=0, le=10)] = 2
     #: dollars per search, per 1,000 documents or per million tokens; None: reranking costs 0 dollars
     prices: RerankPrices | None = None

@@ -59,12 +59,12 @@ class Dragin(LookaheadArm[DraginParams]):
     kind = DraginParams
     capped_by, nothing_new = "text_tokens", "empty_text"
 
-    async def _next(
+    async def _continue_text(
         self, question: str, *, sentences: Sequence[str], run: Run, pool: PassagePool
     ) -> tuple[list[str], bool]:
         room = self._params.sentences - len(sentences)
         done = await self._write(question, sentences=sentences, run=run, purpose="look_ahead")
-        begin, hits = self._trigger(done, run=run, room=room)
+        begin, hits = self._find_trigger(done, run=run, room=room)
         if hits:
             new = sentences_in(done.text[:begin])
             if has_answer(" ".join(new)):
@@ -78,15 +78,15 @@ class Dragin(LookaheadArm[DraginParams]):
         new = sentences_in(done.text)
         return new, done.finish == "stop" and len(new) < room
 
-    def _trigger(self, done: Completion, *, run: Run, room: int) -> tuple[int, list[Word]]:
+    def _find_trigger(self, done: Completion, *, run: Run, room: int) -> tuple[int, list[Word]]:
         """Find the first sentence with words of a value above theta. Returns (its begin, these words), or (0, [])."""
         if not done.text.strip():
             return 0, []
-        entropy, attention = _doubt_and_attention(done, run=run)
+        entropy, attention = _entropy_and_attention(done, run=run)
         text_words, received = merge_words(attention.keys[-len(entropy) :]), attention_received(attention)
         for begin, end in sentence_spans(done.text)[:room]:
             sentence = [word for word in text_words if begin <= word.begin < end]
-            values = _values(sentence, received=received, entropy=np.asarray(entropy, dtype=np.float64))
+            values = _word_values(sentence, received=received, entropy=np.asarray(entropy, dtype=np.float64))
             valued = zip(sentence, values, strict=True)
             hits = [word for word, value in valued if value > self._params.theta and is_content(word.text)]
             if hits:
@@ -95,7 +95,7 @@ class Dragin(LookaheadArm[DraginParams]):
 
     def _query(self, question: str, *, done: Completion, hits: Sequence[Word], thoughts: str, run: Run) -> str:
         """The content words with most attention from the triggering words `hits`, in text order (section 3.2)."""
-        entropy, attention = _doubt_and_attention(done, run=run)
+        entropy, attention = _entropy_and_attention(done, run=run)
         read = len(attention.keys) - len(entropy)
         hit_tokens = [token for word in hits for token in word.tokens]
         weights = attention.weights[:, hit_tokens, :].mean(axis=(0, 1), dtype=np.float64)
@@ -122,7 +122,7 @@ class Dragin(LookaheadArm[DraginParams]):
         return " ".join(word.text for word in sorted(best, key=lambda word: word.begin))
 
 
-def _doubt_and_attention(done: Completion, *, run: Run) -> tuple[Sequence[float], Attention]:
+def _entropy_and_attention(done: Completion, *, run: Run) -> tuple[Sequence[float], Attention]:
     entropy: Sequence[float] = detail_of(done, need="entropy", run=run)
     attention: Attention = detail_of(done, need="attention", run=run)
     if attention.weights.shape[1:] != (len(entropy), len(attention.keys)) or len(entropy) > len(attention.keys):
@@ -140,7 +140,7 @@ def attention_received(attention: Attention) -> Floats:
     return received
 
 
-def _values(words: Sequence[Word], *, received: Floats, entropy: Floats) -> Floats:
+def _word_values(words: Sequence[Word], *, received: Floats, entropy: Floats) -> Floats:
     """Value of each word: share of the attention (sum over tokens) x entropy (mean over tokens) x number of words."""
     shares = np.array([received[list(word.tokens)].sum() for word in words], dtype=np.float64)
     doubts = np.array([entropy[list(word.tokens)].mean() for word in words], dtype=np.float64)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ragbandit.additions.research_arms.lookahead import LookaheadArm, LookaheadParams, sentence_tokens
+from ragbandit.additions.research_arms.lookahead import LookaheadArm, LookaheadParams, first_sentence_tokens
 from ragbandit.strategies.arm_parts.prompted import Count, Share, preset_table
 from ragbandit.strategies.arm_parts.steps import gather
 from ragbandit.strategies.base import Completion, Need
@@ -16,7 +16,7 @@ _LETTER = re.compile(r"\w")
 _QUERY_WORDS = 64  #: maximum number of words of a query. The first words of a longer query are dropped
 
 
-def masked_query(tokens: Iterable[Token], *, beta: float) -> str:
+def mask_query(tokens: Iterable[Token], *, beta: float) -> str:
     """Text of the tokens with a probability above `beta`, without question words; "" if no letter or digit is left."""
     text = "".join(token.text if math.exp(token.logprob) > beta else " " for token in tokens)
     query = clean_query(text)
@@ -55,15 +55,15 @@ class Flare(LookaheadArm[FlareParams]):
     kind = FlareParams
     capped_by, nothing_new = "sentence_tokens", "empty_sentence"
 
-    async def _next(
+    async def _continue_text(
         self, question: str, *, sentences: Sequence[str], run: Run, pool: PassagePool
     ) -> tuple[list[str], bool]:
         if not sentences:
             await self._search(question, run=run, pool=pool)
         done = await self._write(question, sentences=sentences, run=run, pool=pool, purpose="look_ahead")
         searched = False
-        if self._unsure(done, run=run):
-            query = masked_query(sentence_tokens(done, run=run), beta=self._params.beta)
+        if self._has_improbable_token(done, run=run):
+            query = mask_query(first_sentence_tokens(done, run=run), beta=self._params.beta)
             if not query and done.text.strip():
                 run.note_branch("query_fallback", "every token is masked: the question is searched")
             query = " ".join(query.split()[-_QUERY_WORDS:])
@@ -81,10 +81,10 @@ class Flare(LookaheadArm[FlareParams]):
         await gather(run, query=query, pool=pool, k=self._params.passages)
         return True
 
-    def _unsure(self, done: Completion, *, run: Run) -> bool:
+    def _has_improbable_token(self, done: Completion, *, run: Run) -> bool:
         if self._params.theta == 0.0:
             return True
-        tokens = sentence_tokens(done, run=run)
+        tokens = first_sentence_tokens(done, run=run)
         lowest = min((math.exp(token.logprob) for token in tokens if token.text.strip()), default=1.0)
         run.note_branch("lowest_probability", f"{lowest:.4f}")
         return lowest <= self._params.theta

@@ -76,7 +76,8 @@ class LatestPool(PassagePool):
         return None if len(shown) <= cap else f"the budget allows {cap} passages"
 
 
-def sentence_tokens(done: Completion, *, run: Run) -> tuple[Token, ...]:
+def first_sentence_tokens(done: Completion, *, run: Run) -> tuple[Token, ...]:
+    """The tokens of the text's first sentence, with log-probabilities. Raises ArmFailed if the model returned none."""
     tokens: tuple[Token, ...] = detail_of(done, need="logprobs", run=run)
     if not "".join(token.text for token in tokens).startswith(done.text):
         run.note_branch("parse_failed", "the tokens do not spell the text")
@@ -114,7 +115,7 @@ class LookaheadArm(PromptedArm[Ahead]):
         sentences: list[str] = []
         stop_reason = ""
         while not stop_reason and len(sentences) < self._params.sentences:
-            new, at_end = await self._next(question, sentences=sentences, run=run, pool=pool)
+            new, at_end = await self._continue_text(question, sentences=sentences, run=run, pool=pool)
             sentences += new[: self._params.sentences - len(sentences)]
             run.draft = (extract_answer(sentences[-1]) if new else "") or run.draft
             if has_answer(" ".join(sentences)):
@@ -130,7 +131,7 @@ class LookaheadArm(PromptedArm[Ahead]):
         )
 
     @abstractmethod
-    async def _next(
+    async def _continue_text(
         self, question: str, *, sentences: Sequence[str], run: Run, pool: PassagePool
     ) -> tuple[list[str], bool]:
         """Continue the text. Returns (new sentences, whether the model ended the text after them)."""

@@ -2,7 +2,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ragbandit.additions.research_arms.replies import parsed_items, parsed_numbered_labels, parsed_yes_no
+from ragbandit.additions.research_arms.replies import parse_items, parse_numbered_labels, parse_yes_no
 from ragbandit.shared.types import Json
 from ragbandit.strategies.arm_parts.prompted import (
     Count,
@@ -98,14 +98,14 @@ class SelfRerank(_TwoStages):
 
     async def _answer_from(self, text: str, *, question: str, run: Run, pool: PassagePool) -> str:
         # The prompt may end with the beginning of the first verdict. So this prefix is parsed together with the reply.
-        passages = _useful(f"{self._templates['stage'].prefix} {text}", run=run, passages=pool.passages)
+        passages = _select_useful(f"{self._templates['stage'].prefix} {text}", run=run, passages=pool.passages)
         return await self._read(question, run=run, passages=passages)
 
 
-def _useful(text: str, *, run: Run, passages: Sequence[Passage]) -> Sequence[Passage]:
+def _select_useful(text: str, *, run: Run, passages: Sequence[Passage]) -> Sequence[Passage]:
     if not passages:
         return ()
-    labels = parsed_numbered_labels(text, labels=_VERDICTS, count=len(passages))
+    labels = parse_numbered_labels(text, labels=_VERDICTS, count=len(passages))
     numbered = list(enumerate(passages, start=1))
     unlabelled = [passage.id for number, passage in numbered if number not in labels]
     if unlabelled:
@@ -203,7 +203,7 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
             run.begin_round(cap=1 + params.updates)
             earlier.extend(new_questions)
             new_passages = await self._search([*new_questions, question], run=run, pool=pool)
-            better = await self._extended(question, note=note, passages=new_passages, run=run)
+            better = await self._extend_note(question, note=note, passages=new_passages, run=run)
             if better is not None:
                 note = run.draft = better
                 continue
@@ -225,7 +225,7 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         """Ask for at most two questions that neither the model nor the user has asked before."""
         fields = {"question": question, "note": note or "none", "asked": " ".join(earlier) or "none"}
         done = await self._ask("ask", fields, run=run, max_tokens=self._params.question_tokens)
-        proposed = parsed_items(done.text, most=2)
+        proposed = parse_items(done.text, most=2)
         if not proposed:
             run.note_branch("parse_failed", "ask: no question")
         known_questions = {text.casefold() for text in (question, *earlier)}
@@ -243,7 +243,7 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         await gather(run, query=query, pool=pool, k=self._params.passages_per_round, clean=not self._from_paper)
         return pool.passages[earlier_count:]
 
-    async def _extended(self, question: str, *, note: str, passages: Sequence[Passage], run: Run) -> str | None:
+    async def _extend_note(self, question: str, *, note: str, passages: Sequence[Passage], run: Run) -> str | None:
         """Extend the note with the new passages. Returns None if the new note is not clearly better."""
         if not passages:
             run.note_branch("update", "failed: no new passage")
@@ -267,7 +267,7 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
     async def _is_better(self, question: str, *, old: str, new: str, run: Run) -> bool:
         fields = {"question": question, "old": old, "new": new}
         done = await self._ask("note_compare", fields, run=run, max_tokens=24)  # {"status": true} with some words
-        better = parsed_yes_no(done.text.rpartition("status")[2])  # text before "status" is not the verdict
+        better = parse_yes_no(done.text.rpartition("status")[2])  # text before "status" is not the verdict
         if better is None:
             run.note_branch("parse_failed", f"note_compare: {done.text.strip()[:80]!r}")
         return better is True

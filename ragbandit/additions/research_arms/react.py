@@ -23,7 +23,7 @@ class Action:
     argument: str  #: text in the brackets, without its quotes; may be empty
 
 
-def parsed_action(text: str) -> Action | None:
+def parse_action(text: str) -> Action | None:
     """Parse the action at the start of a text, for example "search[Jaws]" or "search(Jaws)". None without an action."""
     match = _ACTION.match(text)
     if match is None:
@@ -93,7 +93,7 @@ class React(PromptedArm[ReactParams]):
             if observation is None:
                 stop_reason = "budget_rounds"
                 break
-            turns.append(_turn(len(turns) + 1, thought=thought, action=action, observation=observation))
+            turns.append(_turn_text(len(turns) + 1, thought=thought, action=action, observation=observation))
         run.note_branch("turns_ended", stop_reason)
         return await self._answer_unfinished(question, stop_reason=stop_reason, run=run, library=library)
 
@@ -103,12 +103,12 @@ class React(PromptedArm[ReactParams]):
         line = _ACTION_LINE.search(done.text)
         written = done.text[: line.start()] if line else done.text
         thought = next((text_line.strip() for text_line in written.splitlines() if text_line.strip()), "")
-        action = parsed_action(done.text[line.end() :]) if line else None
+        action = parse_action(done.text[line.end() :]) if line else None
         if action is None:
             run.note_branch("parse_failed", f"no action in: {done.text[:200]}")
             start = f"{start} {thought}\nAction {len(turns) + 1}:"
             done = await self._continue(question, turns=turns, start=start, purpose="repair", run=run, stop=("\n",))
-            action = parsed_action(done.text)
+            action = parse_action(done.text)
             if action is None:
                 run.note_branch("parse_failed", f"no action in: {done.text[:200]}")
         return thought, action
@@ -187,7 +187,7 @@ class _Library:
         return f"{passage.title}: {sentence} (sentence {self._shown} of {len(matches)})"
 
 
-def _turn(number: int, *, thought: str, action: Action | None, observation: str) -> str:
+def _turn_text(number: int, *, thought: str, action: Action | None, observation: str) -> str:
     written = "" if action is None else f"Action {number}: {action.verb}[{action.argument}]\n"
     # The observation becomes one line: a title with a line break could look like a turn of the model.
     return f"Thought {number}: {thought}\n{written}Observation {number}: {' '.join(observation.split())}"

@@ -16,14 +16,14 @@ _BULLET = re.compile(
 )
 
 #: number before an item: "1. ", "Passage [2]: ", "- 3) " or '"4": '. `_is_heading` checks numbers inside a line
-_PARSING_LIST_NUMBER = re.compile(
+_ITEM_NUMBER = re.compile(
     r"(?:^|(?P<inline>[.,;{])\s?)[^\w\n]{0,8}(?P<noun>(?:passage|document|text|number)\b)?[^\w\n]{0,8}(?P<number>\d{1,3})"
     r"(?P<mark>[\"'*)\]]{0,4}\s{0,4}[.:)\]=\-\u2013](?!\d))?(?![\w.])",
     re.IGNORECASE | re.MULTILINE,
 )
 
 
-def parsed_items(text: str, *, most: int) -> tuple[str, ...]:
+def parse_items(text: str, *, most: int) -> tuple[str, ...]:
     """The first `most` items of a list with one item per line, without bullets, numbers and quotes.
 
     Repeated items are left out, and lines that end with a colon, because they announce the list.
@@ -38,21 +38,21 @@ def parsed_items(text: str, *, most: int) -> tuple[str, ...]:
     return tuple(items.values())[: max(0, most)]
 
 
-def parsed_label(text: str, *, labels: Sequence[str]) -> str | None:
+def parse_label(text: str, *, labels: Sequence[str]) -> str | None:
     """The first label in the text, spelled as in `labels`; None if the text has no label.
 
     Labels must be whole words; case is ignored. The longest of overlapping labels is taken ("partly supported", not
     "supported"). Negated labels ("isn't very useful") and options ("useful or useless", "useful/useless") are ignored.
     """
-    mentions = _mentions(text, labels=labels)
+    mentions = _find_mentions(text, labels=labels)
     for position, (mention, label) in enumerate(mentions):
         before = text[max(0, mention.start() - 40) : mention.start()]  # longest distance of a negation
-        if not _NEGATION.search(before) and not _is_choice(text, mentions=mentions, position=position):
+        if not _NEGATION.search(before) and not _repeats_options(text, mentions=mentions, position=position):
             return label
     return None
 
 
-def _mentions(text: str, *, labels: Sequence[str]) -> list[tuple[re.Match[str], str]]:
+def _find_mentions(text: str, *, labels: Sequence[str]) -> list[tuple[re.Match[str], str]]:
     longest_first = sorted((label for label in labels if label.strip()), key=len, reverse=True)
     if not longest_first:
         return []
@@ -61,29 +61,29 @@ def _mentions(text: str, *, labels: Sequence[str]) -> list[tuple[re.Match[str], 
     return [(match, longest_first[(match.lastindex or 1) - 1]) for match in matches]
 
 
-def _is_choice(text: str, *, mentions: Sequence[tuple[re.Match[str], str]], position: int) -> bool:
+def _repeats_options(text: str, *, mentions: Sequence[tuple[re.Match[str], str]], position: int) -> bool:
     """Whether only "or" or a slash stands between this mention and the previous or next mention."""
     neighbours = [mention for mention, _ in mentions[max(0, position - 1) : position + 2]]
     return any(_EITHER.fullmatch(text[first.end() : second.start()]) for first, second in pairwise(neighbours))
 
 
-def parsed_yes_no(text: str) -> bool | None:
-    """True if `parsed_label` finds yes or true, False if it finds no or false, else None."""
-    label = parsed_label(text, labels=("yes", "true", "no", "false"))
+def parse_yes_no(text: str) -> bool | None:
+    """True if `parse_label` finds yes or true, False if it finds no or false, else None."""
+    label = parse_label(text, labels=("yes", "true", "no", "false"))
     return None if label is None else label in ("yes", "true")
 
 
-def parsed_numbered_labels(text: str, *, labels: Sequence[str], count: int) -> Mapping[int, str]:
+def parse_numbered_labels(text: str, *, labels: Sequence[str], count: int) -> Mapping[int, str]:
     """Parse the labels of the items 1 to `count` ("1. useful", "Passage [2]: useless ..."). Returns number -> label.
 
     The label of an item is the first label in the text up to the next number.
     """
-    headings = [match for match in _PARSING_LIST_NUMBER.finditer(text) if _is_heading(match)]
+    headings = [match for match in _ITEM_NUMBER.finditer(text) if _is_heading(match)]
     ends = [*(match.start() for match in headings), len(text)][1:]
     by_number: dict[int, str] = {}
     for heading, end in zip(headings, ends, strict=True):
         number = int(heading["number"])
-        label = parsed_label(text[heading.end() : end], labels=labels)
+        label = parse_label(text[heading.end() : end], labels=labels)
         if label is not None and 1 <= number <= count:
             by_number.setdefault(number, label)
     return by_number

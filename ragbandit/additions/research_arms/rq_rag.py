@@ -4,7 +4,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from ragbandit.additions.research_arms.replies import parsed_items, parsed_label
+from ragbandit.additions.research_arms.replies import parse_items, parse_label
 from ragbandit.shared.texts.text_forms import answer_words
 from ragbandit.strategies.arm_parts.prompted import Count, PromptedArm, ReaderParams, preset_table
 from ragbandit.strategies.arm_parts.steps import answer_in, gather, keep_partial, make_answer, mean_logprob, stops_of
@@ -92,11 +92,11 @@ class RqRag(PromptedArm[RqRagParams]):
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         if self._params.tree:
             return await self._answer_by_tree(question, run=run, pool=pool)
-        node, stop_reason = await self._follow(question, run=run, pool=pool)
+        node, stop_reason = await self._follow_path(question, run=run, pool=pool)
         run.note_branch("path_ended", stop_reason)
         return make_answer(await self._read(question, run=run, passages=node.passages), stop_reason)
 
-    async def _follow(self, question: str, *, run: Run, pool: PassagePool) -> tuple[_Node, str]:
+    async def _follow_path(self, question: str, *, run: Run, pool: PassagePool) -> tuple[_Node, str]:
         node = _Node()
         while node.depth < self._params.depth:
             action = await self._decide(question, node=node, run=run)
@@ -127,8 +127,8 @@ class RqRag(PromptedArm[RqRagParams]):
             if child is not None:
                 nodes.append(child)
                 answers.append(await self._answer_node(question, node=child, run=run))
-                run.draft = chosen_answer(answers, choose=self._params.choose) or run.draft
-        answer = chosen_answer(answers, choose=self._params.choose)
+                run.draft = choose_answer(answers, choose=self._params.choose) or run.draft
+        answer = choose_answer(answers, choose=self._params.choose)
         run.note_branch("tree_ended", f"{stop_reason} with {len(answers)} answers")
         return make_answer(answer, stop_reason)
 
@@ -147,9 +147,9 @@ class RqRag(PromptedArm[RqRagParams]):
         return PathAnswer(answer=answer_in(done.text, style=self._params.style), confidence=mean_logprob(done))
 
     async def _decide(self, question: str, *, node: _Node, run: Run) -> str:
-        limit, fields = self._params.decide_tokens, {"question": question, "tried": _joined(node.queries)}
+        limit, fields = self._params.decide_tokens, {"question": question, "tried": _join_queries(node.queries)}
         done = await self._ask("decide", fields, run=run, max_tokens=limit, passages=node.passages, stop=("\n",))
-        action = parsed_label(done.text, labels=_ACTIONS)
+        action = parse_label(done.text, labels=_ACTIONS)
         if action is None:
             run.note_branch("parse_failed", f"no action in: {done.text[:200]}")
             action = "rewrite"
@@ -159,7 +159,7 @@ class RqRag(PromptedArm[RqRagParams]):
     async def _refine(self, question: str, *, action: str, node: _Node, run: Run, pool: PassagePool) -> _Node | None:
         """Refine the question and search. Returns the new node, or None if all proposed queries were tried before."""
         limit = 1 if action == "rewrite" else self._params.queries
-        fields = {"question": question, "tried": _joined(node.queries), "limit": str(limit)}
+        fields = {"question": question, "tried": _join_queries(node.queries), "limit": str(limit)}
         done = await self._ask(
             action,
             fields,
@@ -168,7 +168,7 @@ class RqRag(PromptedArm[RqRagParams]):
             passages=node.passages,
             stop=("\n",) if action == "rewrite" else ("\n\n",),
         )
-        proposed = parsed_items(done.text, most=limit)
+        proposed = parse_items(done.text, most=limit)
         if not proposed:
             run.note_branch("parse_failed", f"no query in: {done.text[:200]}")
             proposed = (question,)
@@ -185,11 +185,11 @@ class RqRag(PromptedArm[RqRagParams]):
         return _Node(queries=node.queries + queries, passages=tuple(passages), depth=node.depth + 1)
 
 
-def _joined(queries: Sequence[str]) -> str:
+def _join_queries(queries: Sequence[str]) -> str:
     return "; ".join(queries) or "none"
 
 
-def chosen_answer(answers: Sequence[PathAnswer], *, choose: Choice) -> str:
+def choose_answer(answers: Sequence[PathAnswer], *, choose: Choice) -> str:
     """The most confident or the most frequent answer, the last of equal answers; "" if no path has an answer."""
     candidates = [path for path in reversed(answers) if path.answer]
     votes = Counter(tuple(answer_words(path.answer)) for path in candidates)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from ragbandit.additions.research_arms.lookahead import LatestPool, merge_words, sentence_tokens
+from ragbandit.additions.research_arms.lookahead import LatestPool, first_sentence_tokens, merge_words
 from ragbandit.additions.research_arms.replies import is_content
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.answer_stream import Settle
@@ -96,39 +96,39 @@ class Seakr(PromptedArm[SeakrParams]):
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         pool = LatestPool(run, cap=self._params.passages)
-        hop = self._single if self._params.hops == "single" else self._multi
+        hop = self._answer_single_hop if self._params.hops == "single" else self._answer_multi_hop
         answer, stop_reason = await hop(question, run=run, pool=pool)
         run.draft = answer or run.draft
         return make_answer(answer, stop_reason)
 
-    async def _single(self, question: str, *, run: Run, pool: LatestPool) -> tuple[str, str]:
+    async def _answer_single_hop(self, question: str, *, run: Run, pool: LatestPool) -> tuple[str, str]:
         fields = {"question": question}
         direct = await self._read(question, run=run, use="answer")
         prompt = self._prompt("answer", fields, run=run)
-        if direct and (await self._doubts([prompt], purpose="answer", run=run))[0] <= self._params.delta:
+        if direct and (await self._measure_doubts([prompt], purpose="answer", run=run))[0] <= self._params.delta:
             return direct, "sure"
         await gather_once(run, query=question, pool=pool, k=self._params.passages)
         if not pool.passages:
             return direct, "no_passage"
         prompts = [self._prompt("read", fields, passages=[passage], run=run) for passage in pool.passages]
         answers = await self._candidates(prompts, purpose="read", run=run, settle=extract_answer)
-        best = _least_doubtful(answers)
+        best = _index_of_least_doubt(answers)
         return (direct, "no_reading") if best is None else (answers[best].text, "best_passage")
 
-    async def _multi(self, question: str, *, run: Run, pool: LatestPool) -> tuple[str, str]:
+    async def _answer_multi_hop(self, question: str, *, run: Run, pool: LatestPool) -> tuple[str, str]:
         sentences: list[str] = []
         evidence: list[Passage] = []
-        stop_reason = await self._chain(question, sentences=sentences, evidence=evidence, run=run, pool=pool)
+        stop_reason = await self._write_chain(question, sentences=sentences, evidence=evidence, run=run, pool=pool)
         run.note_branch("chain_ended", stop_reason)
         prompts = [self._prompt("conclude", {"question": question, "thoughts": " ".join(sentences)}, run=run)]
         if evidence:
             prompts.append(self._prompt("read", {"question": question}, passages=evidence, run=run))
         answers = await self._candidates(prompts, purpose="read", run=run, settle=extract_answer)
         candidates = [answer for answer in answers if answer.text.lower() not in _UNKNOWN] or answers
-        best = _least_doubtful(candidates)
+        best = _index_of_least_doubt(candidates)
         return "" if best is None else candidates[best].text, stop_reason
 
-    async def _chain(
+    async def _write_chain(
         self, question: str, *, sentences: list[str], evidence: list[Passage], run: Run, pool: LatestPool
     ) -> str:
         """Append sentences to `sentences`, and their passages to `evidence`. Returns the stop reason."""
@@ -136,12 +136,14 @@ class Seakr(PromptedArm[SeakrParams]):
         while len(sentences) < self._params.sentences:
             fields = {"question": question, "thoughts": " ".join(sentences)}
             prompt = self._prompt("think", fields, passages=evidence, run=run)
-            proposal = (await self._greedy([prompt], purpose="think", run=run))[0]
+            proposal = (await self._complete_greedily([prompt], purpose="think", run=run))[0]
             sentence = first_sentence(proposal.text)
             run.draft = extract_answer(sentence) or run.draft
-            if not sentence or (await self._doubts([prompt], purpose="think", run=run))[0] > self._params.delta:
+            if not sentence or (await self._measure_doubts([prompt], purpose="think", run=run))[0] > self._params.delta:
                 query = self._query(question, proposal=proposal, sentences=sentences, run=run)
-                best = await self._best_new(fields, query=query, queries=queries, evidence=evidence, run=run, pool=pool)
+                best = await self._write_from_new_passages(
+                    fields, query=query, queries=queries, evidence=evidence, run=run, pool=pool
+                )
                 if isinstance(best, str):
                     return best
                 sentence, passage = best
@@ -152,7 +154,7 @@ class Seakr(PromptedArm[SeakrParams]):
                 return "answer_found"
         return "max_sentences"
 
-    async def _best_new(
+    async def _write_from_new_passages(
         self,
         fields: Mapping[str, str],
         *,
@@ -177,12 +179,12 @@ class Seakr(PromptedArm[SeakrParams]):
             return "nothing_new"
         prompts = [self._prompt("think", fields, passages=[*evidence, passage], run=run) for passage in new]
         sentences = await self._candidates(prompts, purpose="think_with", run=run, settle=first_sentence)
-        best = _least_doubtful(sentences)
+        best = _index_of_least_doubt(sentences)
         return "empty_sentence" if best is None else (sentences[best].text, new[best])
 
     def _query(self, question: str, *, proposal: Completion, sentences: Sequence[str], run: Run) -> str:
         """The content words of the proposal that are probable, or that occur in the question or the last sentence."""
-        tokens = sentence_tokens(proposal, run=run)
+        tokens = first_sentence_tokens(proposal, run=run)
         context = {term.strip(".,;:!?\"'").lower() for term in f"{question} {' '.join(sentences[-1:])}".split()}
         chosen = []
         for span in merge_words([token.text for token in tokens]):
@@ -209,11 +211,11 @@ class Seakr(PromptedArm[SeakrParams]):
     async def _candidates(
         self, prompts: Sequence[Prompt], *, purpose: str, run: Run, settle: Settle
     ) -> list[_Candidate]:
-        greedy = await self._greedy(prompts, purpose=purpose, run=run)
-        doubts = await self._doubts(prompts, purpose=purpose, run=run)
+        greedy = await self._complete_greedily(prompts, purpose=purpose, run=run)
+        doubts = await self._measure_doubts(prompts, purpose=purpose, run=run)
         return [_Candidate(text=settle(done.text), doubt=doubt) for done, doubt in zip(greedy, doubts, strict=True)]
 
-    async def _greedy(self, prompts: Sequence[Prompt], *, purpose: str, run: Run) -> list[Completion]:
+    async def _complete_greedily(self, prompts: Sequence[Prompt], *, purpose: str, run: Run) -> list[Completion]:
         settings: dict[str, Any] = {
             "purpose": purpose,
             "max_tokens": self._params.sentence_tokens if purpose.startswith("think") else self._params.max_tokens,
@@ -222,13 +224,16 @@ class Seakr(PromptedArm[SeakrParams]):
         }
         return await run_calls([partial(run.complete, prompt, **settings) for prompt in prompts], run=run)
 
-    async def _doubts(self, prompts: Sequence[Prompt], *, purpose: str, run: Run) -> list[float]:
-        count, sample = self._params.samples, partial(self._sample, purpose=f"{purpose}_sample", run=run)
+    async def _measure_doubts(self, prompts: Sequence[Prompt], *, purpose: str, run: Run) -> list[float]:
+        count, sample = self._params.samples, partial(self._draw_sample, purpose=f"{purpose}_sample", run=run)
         calls = [partial(sample, prompt, number=number) for prompt in prompts for number in range(count)]
         samples = await run_calls(calls, run=run)
-        return [self._doubt(samples[at : at + count], purpose=purpose, run=run) for at in range(0, len(samples), count)]
+        return [
+            self._measure_doubt(samples[at : at + count], purpose=purpose, run=run)
+            for at in range(0, len(samples), count)
+        ]
 
-    async def _sample(self, prompt: Prompt, *, purpose: str, number: int, run: Run) -> Completion:
+    async def _draw_sample(self, prompt: Prompt, *, purpose: str, number: int, run: Run) -> Completion:
         return await run.complete(
             prompt,
             purpose=purpose,
@@ -238,7 +243,7 @@ class Seakr(PromptedArm[SeakrParams]):
             sampling=Sampling(temperature=self._params.temperature, seed=number, top_p=_TOP_P, top_k=_TOP_K),
         )
 
-    def _doubt(self, samples: Sequence[Completion], *, purpose: str, run: Run) -> float:
+    def _measure_doubt(self, samples: Sequence[Completion], *, purpose: str, run: Run) -> float:
         written = [sample for sample in samples if sample.text.strip()]
         if len(written) < len(samples):
             run.note_branch("samples_dropped", f"{len(samples) - len(written)} of {len(samples)} are empty")
@@ -276,7 +281,7 @@ def uncertainty(states: npt.NDArray[Any], *, alpha: float) -> float:
     return float(np.log(np.maximum(np.linalg.eigvalsh(gram), alpha)).mean())
 
 
-def _least_doubtful(candidates: Sequence[_Candidate]) -> int | None:
+def _index_of_least_doubt(candidates: Sequence[_Candidate]) -> int | None:
     """Position of the text with the least doubt, the first among equals; None if all texts are empty."""
     written = [position for position, candidate in enumerate(candidates) if candidate.text]
     return min(written, key=lambda position: candidates[position].doubt, default=None)

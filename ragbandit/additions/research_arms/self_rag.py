@@ -3,7 +3,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
 
-from ragbandit.additions.research_arms.replies import parsed_yes_no
+from ragbandit.additions.research_arms.replies import parse_yes_no
 from ragbandit.strategies.arm_parts.prompted import (
     Count,
     PromptedArm,
@@ -79,7 +79,7 @@ class SelfRag(PromptedArm[SelfRagParams]):
         tried: list[str] = []
         stop_reason = await self._begin_round(question, tried=tried, run=run, graded=graded)
         while stop_reason is None:
-            new = await self._find(question, query=tried[-1], run=run, graded=graded)
+            new = await self._search_and_grade(question, query=tried[-1], run=run, graded=graded)
             relevant += new
             if new:
                 answer, supported = await self._write(question, run=run, relevant=relevant)
@@ -117,7 +117,7 @@ class SelfRag(PromptedArm[SelfRagParams]):
             run.note_branch("parse_failed", f"no query in: {done.text[:200]}")
         return query or tried[-1]
 
-    async def _find(self, question: str, *, query: str, run: Run, graded: PassagePool) -> list[Passage]:
+    async def _search_and_grade(self, question: str, *, query: str, run: Run, graded: PassagePool) -> list[Passage]:
         earlier_count = len(graded.passages)
         k = self._params.passages_per_round
         await gather(run, query=query, pool=graded, k=k, clean=not self._from_paper)
@@ -163,7 +163,7 @@ class SelfRag(PromptedArm[SelfRagParams]):
             passages=passages,
             stop=("\n",),
         )
-        verdict = parsed_yes_no(done.text)
+        verdict = parse_yes_no(done.text)
         if verdict is None:
             run.note_branch("parse_failed", f"no {grade} grade in: {done.text[:200]}")
             return True

@@ -16,8 +16,8 @@ from ragbandit.strategies.prompting.passages import PassagePool, extract_answer
 from ragbandit.strategies.run import Answer, Run
 
 _WANT: frozenset[Need] = frozenset({"logprobs", "trained_tokens"})
-#: for each written token a mapping: trained token -> its log-probability at this place
-Trained = Sequence[Mapping[str, float]]
+#: for each position of the text: trained token -> its log-probability at this position
+TrainedLogprobs = Sequence[Mapping[str, float]]
 _UTILITY_SCORES = (-1.0, -0.5, 0.0, 0.5, 1.0)  #: scores of the tokens in UTILITY
 
 
@@ -99,8 +99,8 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
         return make_answer(answer, "best_passage")
 
     def _wants_passages(self, first: Completion, *, run: Run) -> bool:
-        trained: Trained = detail_of(first, need="trained_tokens", run=run)
-        shares = _noted_share(trained[0], names=GATE, run=run) if trained else [0.0, 0.0]
+        trained: TrainedLogprobs = detail_of(first, need="trained_tokens", run=run)
+        shares = _shares_noting_missing(trained[0], names=GATE, run=run) if trained else [0.0, 0.0]
         if not any(shares):
             run.note_branch("parse_failed", f"the gate has neither {GATE[0]} nor {GATE[1]}")
             return True
@@ -115,14 +115,14 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
 
     def _score(self, reading: Completion, *, run: Run) -> float:
         """Score of an answer by the formula in the docstring of the class; -inf if the model wrote nothing."""
-        trained: Trained = detail_of(reading, need="trained_tokens", run=run)
+        trained: TrainedLogprobs = detail_of(reading, need="trained_tokens", run=run)
         tokens: Sequence[Token] = detail_of(reading, need="logprobs", run=run)
         if not trained or not tokens:
             return -math.inf
         settings = self._params
-        relevance = _noted_share(trained[0], names=RELEVANCE, run=run)
-        full, some, _ = _share_where_written(tokens, trained=trained, names=SUPPORT, run=run)
-        utility = _share_where_written(tokens, trained=trained, names=UTILITY, run=run)
+        relevance = _shares_noting_missing(trained[0], names=RELEVANCE, run=run)
+        full, some, _ = _shares_at_first_written(tokens, trained=trained, names=SUPPORT, run=run)
+        utility = _shares_at_first_written(tokens, trained=trained, names=UTILITY, run=run)
         return (
             math.exp(sum(token.logprob for token in tokens) / len(tokens))
             + settings.relevance_weight * relevance[0]
@@ -142,7 +142,7 @@ def _without_tokens(text: str) -> str:
     return text
 
 
-def share(logprobs: Mapping[str, float], *, names: Sequence[str]) -> list[float]:
+def token_shares(logprobs: Mapping[str, float], *, names: Sequence[str]) -> list[float]:
     """Share of each token in the total probability of `names`; 0 for a token without log-probability."""
     values = [logprobs.get(name, -math.inf) for name in names]
     highest = max(values)
@@ -152,17 +152,19 @@ def share(logprobs: Mapping[str, float], *, names: Sequence[str]) -> list[float]
     return [weight / sum(weights) for weight in weights]
 
 
-def _noted_share(logprobs: Mapping[str, float], *, names: Sequence[str], run: Run) -> list[float]:
+def _shares_noting_missing(logprobs: Mapping[str, float], *, names: Sequence[str], run: Run) -> list[float]:
     for name in names:
         if name not in logprobs:
             run.note_branch("token_missing", name)
-    return share(logprobs, names=names)
+    return token_shares(logprobs, names=names)
 
 
-def _share_where_written(tokens: Sequence[Token], *, trained: Trained, names: Sequence[str], run: Run) -> list[float]:
+def _shares_at_first_written(
+    tokens: Sequence[Token], *, trained: TrainedLogprobs, names: Sequence[str], run: Run
+) -> list[float]:
     """The shares at the first written token among `names`; zeros if no token of `names` was written."""
     for token, logprobs in zip(tokens, trained, strict=True):
         if token.text.strip() in names:
-            return _noted_share(logprobs, names=names, run=run)
+            return _shares_noting_missing(logprobs, names=names, run=run)
     run.note_branch("parse_failed", f"none of {', '.join(names)} was written")
     return [0.0] * len(names)

@@ -1,6 +1,6 @@
 """Responses: OpenAI's newer interface, `/v1/responses`, also as bodies at the door of chat completions.
 
-It reads the headers by which a client asks for a WebSocket.
+The door also reads the headers with which a client requests a WebSocket.
 """
 
 from ragbandit.shared.additions import Addition

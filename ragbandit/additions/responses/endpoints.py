@@ -55,7 +55,7 @@ async def create(body: ResponseBody, request: Request, idempotency_key: Idempote
 
 @endpoints.get(RESPONSES, rule=CHAT, include_in_schema=False)
 async def connect(request: Request) -> Response:
-    """Refuse a WebSocket, for which Codex asks first, by the status after which it uses HTTP at once."""
+    """Refuse a WebSocket, which Codex requests first, with the status 426, after which Codex uses HTTP at once."""
     if "websocket" in request.headers.get("upgrade", "").lower():
         raise WebSocketUnsupported(remedy="POST /v1/responses, with `stream` for an answer in pieces")
     raise HTTPException(405, headers={"Allow": "POST"})

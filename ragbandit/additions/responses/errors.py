@@ -35,10 +35,10 @@ def speaks_responses(scope: Scope) -> bool:
 
 
 def response_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
-    """The reply to an error on a path of responses. An error that a server has named keeps its words: the scope of such
-    an error has no path.
+    """The reply to an error on a path of responses. If the scope has no path, a model's server sent the error, and its
+    names of parameters are kept.
 
-    A reached limit is a 400 here: Codex shows the message of a 400 and sends no second request, but of a 429 it prints
+    A reached limit is a 400 here: Codex shows the message of a 400 and sends no second request, but for a 429 it prints
     "exceeded retry limit".
     """
     status = 400 if error["code"] == LimitReached.code else status

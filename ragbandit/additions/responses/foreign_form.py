@@ -13,9 +13,9 @@ _STORED: Final = ("previous_response_id", "conversation", "prompt", "background"
 
 
 def completion_of_response(body: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
-    """Returns (the body of a chat completion, names of the fields that it lacks). Raises Unsupported, and InvalidInput
-    for wrong
-    values of a response.
+    """Returns (the body of a chat completion, names of the fields that it lacks).
+
+    Raises Unsupported, and InvalidInput for wrong values of a response.
     """
     sent = body.get("input")
     if "messages" in body or not (isinstance(sent, str) or (isinstance(sent, list) and all(map(_is_object, sent)))):
@@ -34,14 +34,14 @@ def _with_functions(chat: Mapping[str, Any]) -> Mapping[str, Any]:
     """A chat completion whose functions, and the choice of one, may have the form of responses."""
     changed, choice = dict[str, Any](), object_in(chat, "tool_choice")
     if isinstance(chat.get("tools"), list):
-        tools = list(map(_tool, chat["tools"]))
+        tools = list(map(_function_in_chat_form, chat["tools"]))
         changed = {"tools": tools} if tools != chat["tools"] else {}
     if choice.get("type") == "function" and isinstance(choice.get("name"), str):
         changed["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
     return {**chat, **changed} if changed else chat
 
 
-def _tool(tool: Any) -> Any:
+def _function_in_chat_form(tool: Any) -> Any:
     """A function in the form of chat completions. Other tools, and functions of Messages, are returned unchanged."""
     is_function = isinstance(tool, dict) and isinstance(tool.get("name"), str)
     if not is_function or tool.get("type", "function") != "function" or {"function", "input_schema"} & tool.keys():

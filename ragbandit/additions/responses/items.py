@@ -22,7 +22,7 @@ from ragbandit.shared.model_servers.token_usage import OUTPUT_LIMIT
 from ragbandit.shared.reading.fields import object_in, objects_in, words_of
 
 
-def _is_text(content: object) -> bool:
+def _is_only_text(content: object) -> bool:
     if not isinstance(content, list):
         return isinstance(content, str)
     texts = (part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text")
@@ -39,7 +39,7 @@ ITEM: Final[dict[str, Any]] = {
         {"required": ["type"], "properties": {"type": {"enum": [CALL, f"{CALL}_output", _REASONING]}}},
     ]
 }
-#: types of items that have the summary of a conversation in place of its turns; the first one is ours
+#: types of items with a summary that replaces the turns of a conversation; this service writes the first type
 COMPACTIONS: Final = ("compaction", "compaction_summary", "context_compaction")
 #: type of the item that ends an input and asks for such a summary
 _TRIGGER: Final = "compaction_trigger"
@@ -55,7 +55,7 @@ _CIPHERTEXT: Final = "gAAAAA"
 #: types of results of tools that OpenAI has run itself
 _RUN_ELSEWHERE: Final = ("program_output",)
 #: fields of an item that belong neither to the arguments of a call nor to its result
-_HEAD: Final = frozenset({"type", "id", "call_id", "status", "name", "namespace", "arguments"})
+_COMMON_FIELDS: Final = frozenset({"type", "id", "call_id", "status", "name", "namespace", "arguments"})
 
 
 def asks_for_summary(sent: object) -> bool:
@@ -84,12 +84,12 @@ def add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at: str
     elif kind.endswith("_call") and call_id:
         if not messages or messages[-1]["role"] != "assistant":
             messages.append({"role": "assistant", "content": None})
-        call = {"id": call_id, **_called(item, kind=kind), **reasoning_in(item)}
+        call = {"id": call_id, **_call_fields(item, kind=kind), **reasoning_in(item)}
         messages[-1].setdefault("tool_calls", []).append(call)
     elif kind.endswith("_output") and call_id:
-        content = _result(_output_of(item, kind=kind), at=f"{at}.output")
+        content = _result_content(_tool_output(item, kind=kind), at=f"{at}.output")
         result = {"role": "tool", "tool_call_id": call_id, "content": content}
-        messages.insert(_place_of_result(messages, call_id), result)
+        messages.insert(_index_for_result(messages, call_id), result)
     else:
         return None if kind == _REASONING else kind
     return None
@@ -102,8 +102,8 @@ def _add_message(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at:
         raise InvalidInput(f"{role!r:.80} is no role of a message", field=f"{at}.role", remedy=remedy)
     content = item.get("content")
     if isinstance(content, list):
-        content = [_item_part(part, at=f"{at}.content.{place}") for place, part in enumerate(content)]
-        if role == "assistant" and _is_text(content):  # many model servers accept only text
+        content = [_chat_part(part, at=f"{at}.content.{place}") for place, part in enumerate(content)]
+        if role == "assistant" and _is_only_text(content):  # many model servers accept only text
             content = "".join(part["text"] for part in content)
     if role == "assistant" and messages and messages[-1].get("tool_calls") and messages[-1]["content"] is None:
         messages[-1]["content"] = content  # a tool's results must follow the message with its call
@@ -115,7 +115,7 @@ def _add_agent_message(messages: list[dict[str, Any]], item: Mapping[str, Any], 
     """Append what one agent says to another as a user's message. Returns a name if a part of it cannot be read."""
     sent = item.get("content")
     sent = sent if isinstance(sent, list) else [sent] if sent else []
-    converted = [_item_part(part, at=f"{at}.content.{place}") for place, part in enumerate(sent)]
+    converted = [_chat_part(part, at=f"{at}.content.{place}") for place, part in enumerate(sent)]
     texts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in converted]
     parts = [part for part in texts if isinstance(part, Mapping) and part.get("type") != "encrypted_content"]
     if parts:
@@ -133,8 +133,8 @@ def _summary_in(item: Mapping[str, Any], *, at: str) -> str:
     return f"Summary of the conversation so far:\n\n{text.removeprefix(SUMMARY)}"
 
 
-def _place_of_result(messages: Sequence[Mapping[str, Any]], call_id: object) -> int:
-    """Where the result of a call belongs: behind the call, also if an agent's message came between the two."""
+def _index_for_result(messages: Sequence[Mapping[str, Any]], call_id: object) -> int:
+    """Index for the result of a call: directly after the call, even if agents' messages came between the two."""
     place = len(messages)
     while place and messages[place - 1]["role"] == "user":
         place -= 1
@@ -143,9 +143,9 @@ def _place_of_result(messages: Sequence[Mapping[str, Any]], call_id: object) -> 
     return place if call_id in ids else len(messages)
 
 
-def _output_of(item: Mapping[str, Any], *, kind: str) -> object:
+def _tool_output(item: Mapping[str, Any], *, kind: str) -> object:
     """The result of a tool, as the model gets it."""
-    output = item.get("output", {name: value for name, value in item.items() if name not in _HEAD})
+    output = item.get("output", {name: value for name, value in item.items() if name not in _COMMON_FIELDS})
     if kind == SEARCH_OUTPUT:
         names = ", ".join(offered_names(objects_in(item.get("tools"))))
         return f"Tools that can be called now: {names}" if names else "No tool was found."
@@ -158,11 +158,11 @@ def add_items(messages: list[dict[str, Any]], items: Sequence[Mapping[str, Any]]
     """Append the items of an input to the messages of a chat. Reasoning joins the answer or call that follows it, or
     else the answer or call before it. Returns the types of the items that were left out.
     """
-    ignored, waiting = list[str](), list[dict[str, Any]]()
+    ignored, pending = list[str](), list[dict[str, Any]]()
     for index, item in enumerate(items):
         if item.get("type") == _REASONING:
-            waiting.append(_reasoning_fields(item))
-            if item.get("encrypted_content") and not waiting[-1]:
+            pending.append(_reasoning_fields(item))
+            if item.get("encrypted_content") and not pending[-1]:
                 ignored.append(f"input.{_REASONING}")
             continue
         if brings_only_tools(item):
@@ -173,12 +173,12 @@ def add_items(messages: list[dict[str, Any]], items: Sequence[Mapping[str, Any]]
             ignored.append(f"input.{kind}")
             continue
         replies = [message for message in (messages[-1], *before) if message["role"] == "assistant"]
-        for fields in waiting if replies else ():
+        for fields in pending if replies else ():
             texts = [part["reasoning_content"] for part in (replies[0], fields) if part.get("reasoning_content")]
             replies[0].update(fields)
             if texts:
                 replies[0]["reasoning_content"] = "\n\n".join(dict.fromkeys(texts))
-        waiting = []
+        pending = []
     return ignored
 
 
@@ -198,7 +198,7 @@ def _reasoning_fields(item: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _called(item: Mapping[str, Any], *, kind: str) -> dict[str, Any]:
+def _call_fields(item: Mapping[str, Any], *, kind: str) -> dict[str, Any]:
     """The fields of a chat's call for an item with a call."""
     if kind == FREE_TEXT_CALL:
         name = in_namespace(str(item.get("name")), item.get("namespace"))
@@ -208,24 +208,24 @@ def _called(item: Mapping[str, Any], *, kind: str) -> dict[str, Any]:
     if tool is not None and item.get(tool.place) is not None:
         arguments = json.dumps(item[tool.place] if tool.place == "arguments" else {tool.place: item[tool.place]})
     if not isinstance(arguments, str):
-        arguments = json.dumps(arguments or {name: value for name, value in item.items() if name not in _HEAD})
+        arguments = json.dumps(arguments or {name: value for name, value in item.items() if name not in _COMMON_FIELDS})
     function = {"name": in_namespace(name, item.get("namespace")), "arguments": arguments}
     return {"type": "function", "function": function}
 
 
-def _result(output: object, *, at: str) -> object:
+def _result_content(output: object, *, at: str) -> object:
     """The output of a tool as the content of a message: parts if a chat can have parts of these types, else text."""
     if isinstance(output, str) or output in (None, []):
         return output or ""
     outputs = output if isinstance(output, list) else [output]
-    parts = [_item_part(part, at=at) for part in outputs]
+    parts = [_chat_part(part, at=at) for part in outputs]
     is_readable = all(
         isinstance(part, Mapping) and str(part.get("type")) in (*TEXT_PARTS, *OTHER_PARTS) for part in parts
     )
     return parts if is_readable else json.dumps(output)
 
 
-def _item_part(part: object, *, at: str) -> object:
+def _chat_part(part: object, *, at: str) -> object:
     """Convert a part of an item to a part of a chat completion; parts of unknown types are returned unchanged."""
     if not isinstance(part, Mapping):
         return part
@@ -282,8 +282,8 @@ def _check_lists(body: Mapping[str, Any]) -> None:
 def chat_of_items(
     body: Mapping[str, Any], *, before: Sequence[dict[str, Any]] = (), known: Sequence[Mapping[str, Any]] = ()
 ) -> tuple[dict[str, Any], list[str]]:
-    """Convert the body of a response to a chat completion. before: messages that come before the input. known: tools
-    of items before it.
+    """Convert the body of a response to a chat completion. before: messages before the input. known: tools of items
+    before the input.
 
     Returns (messages and parameters of that chat completion, names of ignored tools, items and parameters). Raises
     InvalidInput.

@@ -1,4 +1,4 @@
-"""The list of models in the form that Codex reads, with the properties by which it works with a model."""
+"""The list of models in the form that Codex reads, with the properties of a model that Codex needs."""
 
 from typing import Any, Final
 
@@ -7,7 +7,7 @@ from starlette.types import Scope
 from ragbandit.router.api.openai.replies import ListedModel, ModelList
 
 _MODELS: Final = "/v1/models"
-#: parameter of the query by which Codex asks for this form
+#: query parameter with which Codex requests this form
 _VERSION: Final = b"client_version="
 #: Codex takes a model's instructions from the list, and refuses a list without them
 _INSTRUCTIONS: Final = (
@@ -44,10 +44,10 @@ def codex_models(models: ListedModel | ModelList) -> dict[str, Any]:
     """A list of models in Codex's form, in our order; a single model as it is."""
     if models["object"] == "model":
         return dict(models)
-    return {"models": [_model(model, place=place) for place, model in enumerate(models["data"])]}
+    return {"models": [_codex_model(model, place=place) for place, model in enumerate(models["data"])]}
 
 
-def _model(model: ListedModel, *, place: int) -> dict[str, Any]:
+def _codex_model(model: ListedModel, *, place: int) -> dict[str, Any]:
     name = model["id"]
     window = {"context_window": model["context_window"]} if "context_window" in model else {}
     names = {"slug": name, "display_name": name, "description": "A model of RagBandit", "priority": place}

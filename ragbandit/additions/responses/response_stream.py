@@ -3,7 +3,7 @@ from typing import Any, cast
 
 from ragbandit.additions.responses import responses
 from ragbandit.additions.responses.items import CALL, FREE_TEXT_CALL
-from ragbandit.additions.responses.tools import called_as
+from ragbandit.additions.responses.tools import client_name_of
 from ragbandit.router.api.endpoints.streaming import PING, event_bytes
 from ragbandit.router.api.openai import replies
 from ragbandit.router.api.openai.replies import DONE
@@ -20,14 +20,14 @@ class ResponseStream:
         self._number = 0
         #: id of an item -> types of its parts, both in the order in which they began
         self._items: dict[str, list[str]] = {}
-        #: places of calls whose items need the whole call
+        #: indices of the calls whose items are sent only when the call is complete
         self._whole_calls: set[int] = set()
 
     @property
     def has_begun(self) -> bool:
         return bool(self._items)
 
-    def _created(self) -> list[bytes]:
+    def _created_events(self) -> list[bytes]:
         if self._number:
             return []
         reply = responses.response(self.decision, None, base=self._base)
@@ -39,7 +39,7 @@ class ResponseStream:
         if isinstance(event, StatusNote):
             return []
         if self.decision.query.sent.others.get(responses.COMPACTS):  # its one item needs the whole text
-            return self._created()
+            return self._created_events()
         if isinstance(event, TextPiece):
             return self._text_delta("output_text", event.text)
         thoughts, refusal = thoughts_of(event.delta), event.delta.get("refusal")
@@ -53,7 +53,7 @@ class ResponseStream:
         return events
 
     def end(self, outcome: Outcome, *, saved: float | None) -> list[bytes]:
-        reply, events = responses.response(self.decision, outcome, base=self._base, saved=saved), self._created()
+        reply, events = responses.response(self.decision, outcome, base=self._base, saved=saved), self._created_events()
         if any(item["type"] == "reasoning" for item in reply["output"]):
             events += self._begin_reasoning(replies.message_of(outcome))
         has_message = any(item["type"] == "message" for item in reply["output"])
@@ -65,7 +65,7 @@ class ResponseStream:
         for item in reply["output"]:
             if item["id"] not in self._items:  # an image, or a call that is sent whole
                 events += self._begin_item(item)
-            where = self._where(item["id"])
+            where = self._item_position(item["id"])
             if item["type"] == CALL:
                 fields = {name: item[name] for name in ("name", "arguments")}
                 events.append(self._event("function_call_arguments.done", **where, **fields))
@@ -77,7 +77,7 @@ class ResponseStream:
                 events += [event for part in item["content"] for event in self._end_part(part)]
             events.append(self._event("output_item.done", output_index=where["output_index"], item=item))
         reply["output"].sort(key=lambda item: self._index(item["id"]))
-        return events + self._last(reply)
+        return events + self._last_events(reply)
 
     def _begin_reasoning(self, fields: Mapping[str, Any]) -> list[bytes]:
         item = responses.reasoning_item(self.decision)
@@ -86,18 +86,18 @@ class ResponseStream:
     def _end_part(self, part: Mapping[str, Any]) -> list[bytes]:
         kind = part["type"]
         events = [
-            self._in_part("output_text.annotation.added", of=kind, annotation_index=index, annotation=annotation)
+            self._part_event("output_text.annotation.added", of=kind, annotation_index=index, annotation=annotation)
             for index, annotation in enumerate(part.get("annotations", ()))
         ]
         fields = {name: value for name, value in part.items() if name not in ("type", "annotations")}
-        events.append(self._in_part(f"{kind}.done", of=kind, **fields))
-        events.append(self._in_part("content_part.done", of=kind, part=part))
+        events.append(self._part_event(f"{kind}.done", of=kind, **fields))
+        events.append(self._part_event("content_part.done", of=kind, part=part))
         return events
 
     def _call_delta(self, call: Mapping[str, Any]) -> list[bytes]:
         kind = "custom" if isinstance(call.get("custom"), Mapping) else "function"
         name, body, place = CALL_TEXTS[kind], call.get(kind) or {}, int(call.get("index", 0))
-        if body.get("name") and called_as(self.decision.query.sent.others, str(body["name"]))[0] is not None:
+        if body.get("name") and client_name_of(self.decision.query.sent.others, str(body["name"]))[0] is not None:
             self._whole_calls.add(place)
         if place in self._whole_calls:
             return []
@@ -106,27 +106,30 @@ class ResponseStream:
         events = [] if item["id"] in self._items else self._begin_item(item)
         if body.get(name):
             event = "function_call_arguments.delta" if kind == "function" else f"{FREE_TEXT_CALL}_input.delta"
-            events.append(self._event(event, **self._where(item["id"]), delta=body[name]))
+            events.append(self._event(event, **self._item_position(item["id"]), delta=body[name]))
         return events
 
     def _begin_item(self, item: Mapping[str, Any]) -> list[bytes]:
         self._items[item["id"]] = []
-        return [*self._created(), self._event("output_item.added", output_index=len(self._items) - 1, item=item)]
+        return [*self._created_events(), self._event("output_item.added", output_index=len(self._items) - 1, item=item)]
 
     def _index(self, item: str) -> int:
         return list(self._items).index(item)
 
-    def _where(self, item: str) -> dict[str, Any]:
+    def _item_position(self, item: str) -> dict[str, Any]:
         return {"item_id": item, "output_index": self._index(item)}
 
     def failure(self, error: Mapping[str, Any]) -> list[bytes]:
-        return [*self._created(), *self._last(responses.response(self.decision, None, base=self._base, error=error))]
+        return [
+            *self._created_events(),
+            *self._last_events(responses.response(self.decision, None, base=self._base, error=error)),
+        ]
 
     def _text_delta(self, kind: str, text: str) -> list[bytes]:
         events, fields = self._begin_part(kind), dict[str, Any]()
         if kind == "output_text":
             fields = {"logprobs": []}
-        return [*events, self._in_part(f"{kind}.delta", of=kind, delta=text, **fields)]
+        return [*events, self._part_event(f"{kind}.delta", of=kind, delta=text, **fields)]
 
     def _begin_part(self, kind: str) -> list[bytes]:
         """The events that begin a part, and its item if that has not begun; [] if the part has begun already."""
@@ -134,18 +137,18 @@ class ResponseStream:
         if key not in self._items and kind == "reasoning_text":
             events = self._begin_item(responses.reasoning_item(self.decision))
         elif key not in self._items:
-            events = self._begin_item(responses.message(self.decision, None, base=self._base))
+            events = self._begin_item(responses.message_item(self.decision, None, base=self._base))
         if kind in self._items[key]:
             return []
         self._items[key].append(kind)
-        return [*events, self._in_part("content_part.added", of=kind, part=responses.item_part(kind, ""))]
+        return [*events, self._part_event("content_part.added", of=kind, part=responses.item_part(kind, ""))]
 
-    def _last(self, reply: Mapping[str, Any]) -> list[bytes]:
+    def _last_events(self, reply: Mapping[str, Any]) -> list[bytes]:
         return [self._event(reply["status"], response=reply), DONE]
 
-    def _in_part(self, event: str, *, of: str, **fields: Any) -> bytes:
+    def _part_event(self, event: str, *, of: str, **fields: Any) -> bytes:
         key = responses.item_id(self.decision, part=of)
-        return self._event(event, **self._where(key), content_index=self._items[key].index(of), **fields)
+        return self._event(event, **self._item_position(key), content_index=self._items[key].index(of), **fields)
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         name, number = f"response.{kind}", self._number

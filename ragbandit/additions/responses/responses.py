@@ -12,7 +12,7 @@ from ragbandit.additions.responses.items import (
     SUMMARY,
     asks_for_summary,
 )
-from ragbandit.additions.responses.tools import CLIENT_TOOLS, call_facts, called_as, sent_tools
+from ragbandit.additions.responses.tools import CLIENT_TOOLS, call_facts, client_name_of, sent_tools
 from ragbandit.router.api.openai import errors, replies
 from ragbandit.router.api.openai.chats import Choice, WholeNumber, storable_field
 from ragbandit.router.api.openai.requests import OpenAIBody, configured
@@ -104,7 +104,7 @@ def storable_tools(tools: Sequence[Mapping[str, Any]]) -> list[Json]:
     return [{name: tool[name] for name in tool if name not in _CREDENTIALS} for tool in tools]
 
 
-def _repeated(sent: Mapping[str, Any]) -> dict[str, Json]:
+def _repeated_parameters(sent: Mapping[str, Any]) -> dict[str, Json]:
     repeated = {name: sent[name] for name in _REPEATED if sent.get(name) is not None}
     tools = storable_tools(repeated.pop("tools", ()))
     return repeated | ({"tools": tools} if tools else {})
@@ -185,7 +185,7 @@ def output_of(decision: Decision, outcome: Outcome, *, base: str) -> list[dict[s
             item["encrypted_content"] = json.dumps(opaque)
         items.append(item)
     if outcome.answer or passed.get("refusal") or not calls:
-        items.append(message(decision, outcome, base=base))
+        items.append(message_item(decision, outcome, base=base))
     images = enumerate(objects_in(passed.get("images")))
     return items + calls + [_image_item(decision, image, place=place) for place, image in images]
 
@@ -219,7 +219,7 @@ _CALL_IDS: Final = {
 def call_item(decision: Decision, call: Mapping[str, Any], *, place: int, status: str) -> dict[str, Any]:
     """The item of a tool call. call: in the form of chat completions. place: index among the calls of the answer."""
     custom, function = call.get("custom"), call.get("function") or {}
-    own_kind, names = called_as(decision.query.sent.others, str((custom or function).get("name")))
+    own_kind, names = client_name_of(decision.query.sent.others, str((custom or function).get("name")))
     arguments = function.get("arguments") or ""
     own = None if own_kind is None else CLIENT_TOOLS[own_kind].item_fields(arguments)
     if isinstance(custom, Mapping):
@@ -234,7 +234,7 @@ def call_item(decision: Decision, call: Mapping[str, Any], *, place: int, status
     return {"type": kind, "id": f"{_CALL_IDS[kind]}_{_item_key(decision)}_{place}", "status": status, **fields}
 
 
-def message(decision: Decision, outcome: Outcome | None, *, base: str) -> dict[str, Any]:
+def message_item(decision: Decision, outcome: Outcome | None, *, base: str) -> dict[str, Any]:
     """The item with the text or refusal of the answer. outcome: None for a message that has only begun."""
     item: dict[str, Any] = {"type": "message", "id": item_id(decision, part="output_text"), "role": "assistant"}
     if outcome is None:
@@ -245,7 +245,7 @@ def message(decision: Decision, outcome: Outcome | None, *, base: str) -> dict[s
     if outcome.answer or not content:
         part = item_part("output_text", outcome.answer or "")
         cited = passed.get("annotations") or replies.annotations_of(outcome, base=base)
-        part["annotations"] = list(map(_flat, cited))
+        part["annotations"] = list(map(_flatten_annotation, cited))
         part["logprobs"] = (passed.get(LOGPROBS) or {}).get("content") or []
         content.insert(0, part)
     known = _IN_ITEMS | reasoning_in(passed).keys()
@@ -257,14 +257,14 @@ def message(decision: Decision, outcome: Outcome | None, *, base: str) -> dict[s
 _IN_ITEMS: Final = frozenset({"refusal", "annotations", "images", "tool_calls", "function_call", LOGPROBS})
 
 
-def _flat(annotation: Mapping[str, Any]) -> dict[str, Any]:
+def _flatten_annotation(annotation: Mapping[str, Any]) -> dict[str, Any]:
     """An annotation of a chat completion in the form of responses, without an object for its fields."""
     fields, citation = dict(annotation), annotation.get("url_citation")
     return {"type": "url_citation", **citation} if isinstance(citation, Mapping) else fields
 
 
 def item_id(decision: Decision, *, part: str) -> str:
-    """Id of the item with the text; it begins with the kind, as OpenAI's ids do."""
+    """Id of the message or reasoning item. It begins with the kind of item, like OpenAI's ids. part: type of a part."""
     return f"{'rs' if part == 'reasoning_text' else 'msg'}_{decision.id.removeprefix(RESPONSE_PREFIX)}"
 
 
@@ -354,7 +354,9 @@ class ResponseBody(OpenAIBody):
         return {
             "instructions": True if self.instructions else None,
             "store": False if self.store is False else None,
-            SENT: storable_field(_repeated({**self.__dict__, **(self.__pydantic_extra__ or {})}), field="request")[0],
+            SENT: storable_field(
+                _repeated_parameters({**self.__dict__, **(self.__pydantic_extra__ or {})}), field="request"
+            )[0],
             **call_facts(sent_tools(self.sent_fields)),
             COMPACTS: True if asks_for_summary(self.input) else None,
         }

@@ -37,7 +37,7 @@ from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.model_servers.failures import successor_of
 from ragbandit.shared.types import MAX_TEXT, Branch, Continues, Conversation, Decision, DecisionId, Json, Outcome, Sent
 
-#: what `ResponseBody.input` is
+#: type of `ResponseBody.input`
 Input = str | list[dict[str, Any]]
 _PREVIOUS: Final = "previous_response_id"
 #: largest number of references to items in a request; each is read from the store
@@ -45,7 +45,7 @@ _MOST_REFERENCES: Final = 256
 #: largest chain that a response can continue: number of responses, and characters of JSON
 MOST_TURNS: Final = 1024
 MOST_CHARACTERS: Final = 2_097_152
-#: key in `Sent.others`: messages of a response's own turn, unless the question says all. Above MOST_SAID only
+#: key in `Sent.others`: messages of a response's own turn, unless the question is the only one; above MOST_SAID only
 #: their size
 SAID: Final = "said"
 #: largest size of messages that are stored under SAID, characters of JSON
@@ -53,7 +53,7 @@ MOST_SAID: Final = 262_144
 #: key in `Sent.others`: tools of the items in the input of a response and of earlier ones. Above MOST_SAID only
 #: their size
 ITEM_TOOLS: Final = "item_tools"
-#: key in `Sent.others`: True if the answer before, with calls, is the first message of the turn
+#: key in `Sent.others`: True if the first message of the turn is the previous answer, which has calls
 REPEATS: Final = "repeats_answer"
 
 
@@ -100,7 +100,7 @@ class Responses(ChatDoor[ResponseBody]):
         return ResponseStream(decision, base=base)
 
     async def read(self, request: Request, body: ResponseBody, *, key: str | None) -> ChatQuestion:
-        """Items replace references. Raises NotFound, Unsupported and as `chat_question`."""
+        """Read a question; stored items replace references. Raises NotFound, Unsupported and as `chat_question`."""
         check_response(body)
         named_id = id_in_header(key)
         response_id = named_id or f"{RESPONSE_PREFIX}{new_id()}"
@@ -110,13 +110,13 @@ class Responses(ChatDoor[ResponseBody]):
         notes, continues = await self._notes(request, body), Continues(previous=body.previous_response_id)
         if body.previous_response_id is not None:
             decision, before = await _messages_before(request, body.previous_response_id)
-            known = _known_tools(decision)
+            known = _tools_of_chain(decision)
             notes |= call_facts([*known, *sent_tools(body.sent_fields)])
             session, conversation = decision.query.session or decision.id, decision.query.continues.conversation
             continues = replace(continues, chain=(decision.id, *decision.query.continues.chain)[:MOST_LINKS])
             if conversation is not None and decision.query.api_key == caller_of(request).key:
                 earlier = conversation, instructions + len(before) - 1  # the stored hash excludes the answer
-        sent, quoted = await _with_items(request, body.input)
+        sent, quoted = await _replace_references(request, body.input)
         continues = replace(continues, quoted=tuple(quoted))
         skip = instructions + len(before)
         fields = {**body.sent_fields, "input": sent}
@@ -127,7 +127,7 @@ class Responses(ChatDoor[ResponseBody]):
         if before and messages[skip - 1].get("tool_calls"):
             skip, notes[REPEATS] = skip - 1, True
         if body.store is not False:
-            notes |= said_of(messages[skip:]) | _kept_tools(sent, known=known)
+            notes |= own_turn_facts(messages[skip:]) | _item_tool_facts(sent, known=known)
         others = {name: note for name, note in notes.items() if note not in (None, [], {})}
         named = None if named_id else False
         facts = Sent(surface="responses", named_id=named, ignored=tuple(ignored), others=others)
@@ -183,11 +183,11 @@ def conversation_of(store: DecisionStore, last: Decision) -> list[dict[str, Any]
         for key in ids:
             decision, _ = found.get(key, (None, ""))
             if not isinstance(decision, Decision):
-                raise _lost(f"the earlier response {key} was deleted")
+                raise _lost_error(f"the earlier response {key} was deleted")
             turns.append((decision, _own_messages(decision)))
             size += len(json.dumps(turns[-1][1], ensure_ascii=False))
         if len(turns) > MOST_TURNS or size > MOST_CHARACTERS:
-            raise _lost(f"the conversation has more than {MOST_TURNS} responses or {MOST_CHARACTERS} characters")
+            raise _lost_error(f"the conversation has more than {MOST_TURNS} responses or {MOST_CHARACTERS} characters")
     outcomes = store.outcomes_by_id([decision.id for decision, _ in turns])
     messages: list[dict[str, Any]] = []
     for decision, said in reversed(turns):
@@ -196,11 +196,11 @@ def conversation_of(store: DecisionStore, last: Decision) -> list[dict[str, Any]
         messages += said
         outcome = outcomes.get(decision.id)
         if isinstance(outcome, Outcome):
-            messages += _answer(store, outcome)
+            messages += _answer_messages(store, outcome)
     return messages
 
 
-def said_of(messages: Sequence[Mapping[str, Any]]) -> dict[str, Json]:
+def own_turn_facts(messages: Sequence[Mapping[str, Any]]) -> dict[str, Json]:
     """Returns {SAID: ...} for `Sent.others`; {} if the query's text is the only message."""
     match messages:
         case [{"role": "user", "content": str(text), **more}] if not more and text.strip() and len(text) <= MAX_TEXT:
@@ -209,7 +209,7 @@ def said_of(messages: Sequence[Mapping[str, Any]]) -> dict[str, Json]:
     return {SAID: [dict(message) for message in messages] if size <= MOST_SAID else size}
 
 
-def _kept_tools(sent: Input, *, known: Sequence[dict[str, Any]]) -> dict[str, Json]:
+def _item_tool_facts(sent: Input, *, known: Sequence[dict[str, Any]]) -> dict[str, Json]:
     """Returns {ITEM_TOOLS: ...} for `Sent.others`; {} if no item has brought tools."""
     new = item_tools(sent)
     tools = storable_tools([*(tool for tool in known if tool not in new), *new])
@@ -218,15 +218,15 @@ def _kept_tools(sent: Input, *, known: Sequence[dict[str, Any]]) -> dict[str, Js
     return {ITEM_TOOLS: kept} if tools else {}
 
 
-def _known_tools(decision: Decision) -> list[dict[str, Any]]:
+def _tools_of_chain(decision: Decision) -> list[dict[str, Any]]:
     """The tools that items of a chain have brought. Raises InvalidInput if they are not stored."""
     kept = decision.query.sent.others.get(ITEM_TOOLS)
     if isinstance(kept, int):
-        raise _lost(f"the tools in items of {decision.id} have {kept} characters, and {MOST_SAID} are kept")
+        raise _lost_error(f"the tools in items of {decision.id} have {kept} characters, and {MOST_SAID} are kept")
     return cast(list[dict[str, Any]], kept) if isinstance(kept, list) else []
 
 
-def _lost(message: str) -> InvalidInput:
+def _lost_error(message: str) -> InvalidInput:
     return InvalidInput(message, field=_PREVIOUS, remedy="send the whole conversation as input")
 
 
@@ -235,15 +235,15 @@ def _own_messages(decision: Decision) -> list[dict[str, Any]]:
     query = decision.query
     question, stored = query.asked or query.text, query.sent.others.get(SAID)
     if not question:
-        raise _lost(f"the texts of the response {decision.id} were erased, or never stored (log.text)")
+        raise _lost_error(f"the texts of the response {decision.id} were erased, or never stored (log.text)")
     if isinstance(stored, int):
-        raise _lost(f"the messages of {decision.id} have {stored} characters, and {MOST_SAID} are kept")
+        raise _lost_error(f"the messages of {decision.id} have {stored} characters, and {MOST_SAID} are kept")
     if isinstance(stored, list):
         return cast(list[dict[str, Any]], stored)
     return [{"role": "user", "content": question}]
 
 
-def _answer(store: DecisionStore, outcome: Outcome) -> list[dict[str, Any]]:
+def _answer_messages(store: DecisionStore, outcome: Outcome) -> list[dict[str, Any]]:
     """The answer as a message of an assistant; [] if it is empty."""
     replied = message_of(outcome)
     text, calls = outcome.answer or replied.get("refusal") or None, replied.get("tool_calls")
@@ -258,8 +258,9 @@ def _answer(store: DecisionStore, outcome: Outcome) -> list[dict[str, Any]]:
     return [{"role": "assistant", "content": text, **reasoning_in(replied), **({"tool_calls": calls} if calls else {})}]
 
 
-async def _with_items(request: Request, sent: Input) -> tuple[Input, list[str]]:
-    """Returns (the input with stored items in place of references, ids that the responses of all items may have).
+async def _replace_references(request: Request, sent: Input) -> tuple[Input, list[str]]:
+    """Returns (the input with stored items in place of references, possible ids of the responses that made its items).
+
     Raises Unsupported.
     """
     if isinstance(sent, str):

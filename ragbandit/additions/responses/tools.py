@@ -1,8 +1,8 @@
-"""Tools of a response as those of a chat completion, and what their calls are called when they come back.
+"""Converts the tools of a response to tools of a chat completion, and the names of their calls back to the client's.
 
-Clients send tools in `tools` and, as Codex, in items of the input: `additional_tools`, and `tool_search_output` with
-what a search of the client found. Some tools have a type of their own and are run by the client; a chat model
-gets them as functions, whose parameters are the fields of the item of a call.
+Clients send tools in `tools` and, like Codex, in items of the input: `additional_tools`, and `tool_search_output` with
+the tools that a search of the client found. Some tools have a type of their own and are run by the client; a chat model
+gets them as functions, whose parameters are the fields of a call's item.
 """
 
 import json
@@ -19,7 +19,7 @@ from ragbandit.shared.types import Json
 #: types of items that bring tools
 SEARCH_OUTPUT: Final = "tool_search_output"
 TOOL_ITEMS: Final = ("additional_tools", SEARCH_OUTPUT)
-#: namespace that Codex gives its own tools: they have no prefix, and their calls no namespace
+#: namespace of Codex's own tools, whose names get no prefix and whose calls get no namespace
 _NO_SPACE: Final = "functions"
 #: keys in `Sent.others`: namespaces of the tools; name of a tool -> type of the item of its call, for tools of a
 #: type of their own, or _PLAIN for a tool without a namespace whose name begins as one
@@ -40,7 +40,7 @@ class ClientTool:
 
     description: str
     _: KW_ONLY
-    #: field of the item of a call that has what the model decides
+    #: field of a call's item that contains the arguments, which the model writes
     place: str
     properties: Mapping[str, Any]
     required: tuple[str, ...]
@@ -77,7 +77,7 @@ class ClientTool:
 _TEXT: Final = {"type": "string"}
 _TEXTS: Final = {"type": "array", "items": _TEXT}
 _NUMBER: Final = {"type": "integer"}
-#: type of a tool that the client runs, and its name as a function
+#: type of a tool that the client runs, which is also its name as a function -> the tool
 CLIENT_TOOLS: Final[Mapping[str, ClientTool]] = {
     "tool_search": ClientTool(
         "Searches for further tools by words. The tools that it finds can be called from then on.",
@@ -159,30 +159,32 @@ def brings_only_tools(item: Mapping[str, Any]) -> bool:
 
 def offered_names(tools: Sequence[Mapping[str, Any]]) -> list[str]:
     """The names that these tools have in a chat."""
-    return [*_converted(tools)[0]]
+    return [*_convert(tools)[0]]
 
 
-def _members(tools: Sequence[Mapping[str, Any]], *, space: object = None) -> Iterator[tuple[Mapping[str, Any], object]]:
-    """Each tool with its namespace, including tools inside namespaces."""
+def _in_namespaces(
+    tools: Sequence[Mapping[str, Any]], *, space: object = None
+) -> Iterator[tuple[Mapping[str, Any], object]]:
+    """Yield (tool, its namespace or None) of each tool, including tools inside namespaces."""
     for tool in tools:
         if tool.get("type") == "namespace":
-            yield from _members(objects_in(tool.get("tools")), space=tool.get("name") or space)
+            yield from _in_namespaces(objects_in(tool.get("tools")), space=tool.get("name") or space)
         else:
             yield tool, space
 
 
-def _converted(tools: Sequence[Mapping[str, Any]]) -> tuple[dict[str, dict[str, Any]], list[str]]:
+def _convert(tools: Sequence[Mapping[str, Any]]) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Returns (name -> tool of a chat completion, what is ignored: types of tools, and fields of others).
 
     Servers refuse two tools of one name, so the last one counts.
     """
     offered, ignored = dict[str, dict[str, Any]](), list[str]()
-    for tool, space in _members(tools):
+    for tool, space in _in_namespaces(tools):
         kind = _type_of(tool)
         if kind == "function":
-            converted = _function(tool, space=space)
+            converted = _convert_function(tool, space=space)
         elif kind == "custom":
-            converted = _free_text(tool, space=space)
+            converted = _convert_free_text(tool, space=space)
         elif _is_run_by_client(tool):
             converted = CLIENT_TOOLS[kind].function(kind, tool)
         else:
@@ -197,7 +199,7 @@ def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[s
     """Convert the tools of a response to functions and tools of free text. Returns (parameters of chat completions,
     types of ignored tools). Tools that OpenAI runs itself are ignored, or raise Unsupported if `choice` demands one.
     """
-    offered, ignored = _converted(tools)
+    offered, ignored = _convert(tools)
     name, mode = None, choice
     if isinstance(choice, Mapping):
         name, mode = _called_name(choice), choice.get("type")
@@ -218,8 +220,8 @@ def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[s
 
 
 def call_facts(tools: Sequence[Mapping[str, Any]]) -> dict[str, Json]:
-    """Entries of `Sent.others`, by which `called_as` finds the client's name of a call."""
-    members = list(_members(tools))
+    """Entries of `Sent.others`, by which `client_name_of` finds the client's name of a call."""
+    members = list(_in_namespaces(tools))
     spaces = list(dict.fromkeys(str(space) for _, space in members if space and space != _NO_SPACE))
     spaces = [space for space in spaces if SHORT_NAME.fullmatch(space)]
     types = dict[str, Json]()
@@ -234,7 +236,7 @@ def call_facts(tools: Sequence[Mapping[str, Any]]) -> dict[str, Json]:
     return {NAMESPACES: list[Json](spaces), CALL_TYPES: types}
 
 
-def called_as(notes: Mapping[str, Any], name: str) -> tuple[str | None, dict[str, Any]]:
+def client_name_of(notes: Mapping[str, Any], name: str) -> tuple[str | None, dict[str, Any]]:
     """The client's name of a called tool. Returns (type of a client's tool or None for a function or
     free text, name and namespace of the tool).
     """
@@ -261,14 +263,14 @@ def _called_name(tool: Mapping[str, Any]) -> str | None:
     return None if name is None else in_namespace(str(name), tool.get("namespace"))
 
 
-def _function(tool: Mapping[str, Any], *, space: object) -> dict[str, Any]:
+def _convert_function(tool: Mapping[str, Any], *, space: object) -> dict[str, Any]:
     if isinstance(tool.get("function"), Mapping):  # `tool` has the form of chat completions already
         return dict(tool)
     function = {name: value for name, value in tool.items() if name not in _ONLY_HERE and value is not None}
     return {"type": "function", "function": function | {"name": in_namespace(tool.get("name", ""), space)}}
 
 
-def _free_text(tool: Mapping[str, Any], *, space: object) -> dict[str, Any]:
+def _convert_free_text(tool: Mapping[str, Any], *, space: object) -> dict[str, Any]:
     if isinstance(tool.get("custom"), Mapping):
         return dict(tool)
     custom = {name: value for name, value in tool.items() if name not in _ONLY_HERE and value is not None}

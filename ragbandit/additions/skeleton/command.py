@@ -60,7 +60,7 @@ def skeleton(
     target = folder or Path(name)
     if target.exists() and any(target.iterdir()):
         raise InvalidInput(f"{target} is not empty", field="--folder", remedy="name another folder")
-    for file, text in _files(name, parts=[*parts]).items():
+    for file, text in _package_files(name, parts=[*parts]).items():
         (target / file).parent.mkdir(parents=True, exist_ok=True)
         (target / file).write_text(text, encoding="utf-8")
     console.print(
@@ -68,8 +68,8 @@ def skeleton(
     )
 
 
-def _files(name: str, *, parts: list[str]) -> dict[str, str]:
-    """Path in the folder -> text."""
+def _package_files(name: str, *, parts: list[str]) -> dict[str, str]:
+    """Path of a file in the folder -> its text."""
     hooks = [f'{_OFFERED[part][0]}={{"{"" if part == "settings" else name}": "{_OFFERED[part][1]}"}}' for part in parts]
     files = {
         "pyproject.toml": _PROJECT.format(package=name, project=name.replace("_", "-")),

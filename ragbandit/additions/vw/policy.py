@@ -102,8 +102,8 @@ class VowpalWabbit(PerQuestionPolicy):
     def output(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
         assert features is not None
         # Weight 0, because VW adds up the weights of all examples, and a prediction must not change the state.
-        question = self._shared(features, query=query, weight=0.0)
-        actions = [self._action(arm, weight=0.0) for arm in arms]
+        question = self._question_example(features, query=query, weight=0.0)
+        actions = [self._arm_example(arm, weight=0.0) for arm in arms]
         with self._lock:
             ranked = self._workspace.predict_one([question, *actions])  # [(index, cost)], best first
         scores = [0.0] * len(arms)
@@ -131,9 +131,9 @@ class VowpalWabbit(PerQuestionPolicy):
         drawn = self._vw.CBLabel(label=(0, cost, p), weight=rows)
         # sorted, because float32 sums depend on the order
         learned = [update.arm] if self.settings.cb_type == "mtr" else sorted({update.arm, *update.arms})
-        actions = [self._action(arm, label=drawn if arm == update.arm else None, weight=rows) for arm in learned]
+        actions = [self._arm_example(arm, label=drawn if arm == update.arm else None, weight=rows) for arm in learned]
         with self._lock:
-            self._workspace.learn_one([self._shared(features, query=update.query), *actions])
+            self._workspace.learn_one([self._question_example(features, query=update.query), *actions])
         if self._columns is not None:
             self._columns.learn(update.query)
         self._dimension, self._mass = features.size, self._mass + rows
@@ -169,7 +169,7 @@ class VowpalWabbit(PerQuestionPolicy):
         with self._lock:
             self._mass, self._workspace = facts["mass"], workspace
 
-    def _shared(self, features: Features, *, query: Query, weight: float = 1.0) -> Any:
+    def _question_example(self, features: Features, *, query: Query, weight: float = 1.0) -> Any:
         """VW's example of a question: its features, scaled to a length near 1, and its context."""
         example = self._vw.Example()
         indices = np.arange(_QUESTION, _QUESTION + features.size, dtype=np.uint64)
@@ -182,7 +182,7 @@ class VowpalWabbit(PerQuestionPolicy):
         example.set_label(self._vw.CBLabel(shared=True, weight=weight))
         return example
 
-    def _action(self, arm: ArmName, *, label: Any = None, weight: float = 1.0) -> Any:
+    def _arm_example(self, arm: ArmName, *, label: Any = None, weight: float = 1.0) -> Any:
         """An arm as one feature. Its weight is the arm's intercept; products with the question have further weights."""
         example = self._vw.Example()
         digest = hashlib.blake2b(arm.encode("utf-8", "surrogatepass"), digest_size=4).digest()

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from ragbandit.additions.advice.applying import with_policy
+from ragbandit.additions.advice.applying import edit_policy
 from ragbandit.router.config.loading import load
 from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.snapshots import SnapshotFiles
@@ -326,12 +326,12 @@ def test_the_incumbent_and_a_holdback_are_put_into_a_configuration(text):
     """Both are set in every form of the file; its comments, other settings, share and ends of lines stay."""
     share = 0.1 if "share" in text else 0.02
     wanted = {"incumbent": "deep", "holdback": {"arm": "deep", "share": share}}
-    changed = with_policy(text, wanted)
+    changed = edit_policy(text, wanted)
     before, after = yaml.safe_load(text) or {}, yaml.safe_load(changed)
     assert after == {**before, "policy": {**(before.get("policy") or {}), **wanted}}
     assert text.count("#") == changed.count("#")
     assert text.count("\r\n") == 0 or changed.count("\n") == changed.count("\r\n")
-    assert with_policy(changed, wanted) == changed
+    assert edit_policy(changed, wanted) == changed
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_the_incumbent_and_a_holdback_are_put_into_a_configuration(text):
 )
 def test_a_file_without_a_safe_change_is_left_alone(text):
     """If another setting would change too, or the form is not known, there is no change."""
-    assert with_policy(text, {"incumbent": "deep"}) is None
+    assert edit_policy(text, {"incumbent": "deep"}) is None
 
 
 @needs("other_tools")

@@ -7,8 +7,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from ragbandit.additions.advice.gains import log_of, on_outcomes, paired_outcomes
-from ragbandit.additions.advice.verdict import Advice, Ask, advice_of, with_verdict
+from ragbandit.additions.advice.gains import gains_on_outcomes, memory_log_of, paired_outcomes
+from ragbandit.additions.advice.verdict import Advice, Criteria, advice_of, decide_verdict
 from ragbandit.router.comparison import Difference, compare
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.hashing import HashingEncoder
@@ -93,7 +93,9 @@ def test_the_confusion_matrix_counts_routings_choices():
 
     def confusion(logged):
         known, _ = paired_outcomes(logged)
-        return on_outcomes(known, log=log_of(logged, source="table"), pmf=pmf.repeat(2, axis=0), **common).confusion
+        return gains_on_outcomes(
+            known, log=memory_log_of(logged, source="table"), pmf=pmf.repeat(2, axis=0), **common
+        ).confusion
 
     matrix = confusion(rows)
     assert {label: row.questions for label, row in matrix.labels.items()} == {"fast": 1, "deep": 2, "none right": 1}
@@ -174,9 +176,9 @@ def verdict(low, estimate, high, *, questions=400, **changes):
     reward = Difference(estimate=estimate, low=low, high=high, effective_rows=questions)
     common = {"design": "paired outcomes", "questions": questions, "rated": questions, "needed": 10}
     comparison = compare("routing", "always deep", reward=reward, **common)
-    ask = Ask(**{name: changes.pop(name) for name in ("worth",) if name in changes})
+    ask = Criteria(**{name: changes.pop(name) for name in ("worth",) if name in changes})
     given = {"verdict": "not enough", "sentence": "", "questions": questions, "comparisons": (comparison,)}
-    return with_verdict(Advice(**given, on="on made questions", ask=ask, **changes))
+    return decide_verdict(Advice(**given, on="on made questions", ask=ask, **changes))
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from hypothesis import given, strategies as st
 from ragbandit.additions.evaluation.answer_metrics import (
     FAMILIES,
     FamilyRules,
-    last_announced,
     metric_values,
     normalise,
     squad_words,
+    text_after_answer_is,
 )
 from ragbandit.router.learning.reward import exact_match, f1
 from ragbandit.shared.errors import ConfigError, InvalidInput
@@ -99,7 +99,7 @@ def test_every_family_of_readings_keeps_its_flags(family, values):
 )
 def test_published_extraction_takes_the_last_marker_of_the_first_line(text, answer):
     """The last "answer is" wins, needs words before it, is hidden by a line break, and one full stop goes."""
-    assert last_announced(text) == answer
+    assert text_after_answer_is(text) == answer
 
 
 @pytest.mark.parametrize("family", ["nq", "squad", "triviaqa"])

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ragbandit.additions.evaluation.kept_answers import Answers, StoredAnswer
-from ragbandit.additions.evaluation.kept_replies import KeptReplies
+from ragbandit.additions.evaluation.kept_answers import AnswerFile, StoredAnswer
+from ragbandit.additions.evaluation.kept_replies import ReplyCache
 from ragbandit.router.config.loading import load
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.shared.additions import arm_parts
@@ -230,7 +230,7 @@ def test_answers_are_not_overwritten(run, tmp_path):
     report(run("--json"))
     before = kept(tmp_path)
     done = run("--json")
-    with Answers(tmp_path / "answers.jsonl", resume=True):
+    with AnswerFile(tmp_path / "answers.jsonl", resume=True):
         other = run("--json", "--resume")
     assert (done.exit_code, "--resume" in done.output) == (2, True)
     assert (other.exit_code, "another evaluation" in other.output) == (2, True)
@@ -279,12 +279,12 @@ def test_a_stored_answer_with_wrong_values_is_named(tmp_path, changed, said):
     )
     file, whole = tmp_path / "answers.jsonl", asdict(stored)
     file.write_text(f"{json.dumps(whole)}\n{json.dumps({**whole, 'key': 'half', 'answer': chr(0xD800)})}\n")
-    with Answers(file, resume=True) as answers:
-        assert answers.found["k"] == stored
-        assert answers.found["half"].answer == "?"
+    with AnswerFile(file, resume=True) as answers:
+        assert answers.by_key["k"] == stored
+        assert answers.by_key["half"].answer == "?"
     file.write_text(f"{json.dumps(whole)}\n{json.dumps(whole | changed)}\n")
     with pytest.raises(InvalidInput, match=said) as caught:
-        Answers(file, resume=True)
+        AnswerFile(file, resume=True)
     assert (caught.value.field, bool(caught.value.remedy)) == (f"{file}:2", True)
 
 
@@ -293,7 +293,7 @@ def test_a_kept_reply_with_wrong_seconds_is_named(tmp_path, seconds):
     """A line of kept replies whose seconds are no amount is refused with its number."""
     file = tmp_path / "replies.jsonl"
     file.write_text(f'{{"key": "k", "reply": "yes", "seconds": {seconds}}}\n')
-    with pytest.raises(InvalidInput) as caught, KeptReplies(None, file=file):
+    with pytest.raises(InvalidInput) as caught, ReplyCache(None, file=file):
         pass
     assert caught.value.field == f"{file}:1"
 

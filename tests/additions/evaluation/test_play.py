@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ragbandit.additions.evaluation.routers import play as plays
-from ragbandit.additions.evaluation.routers.play import PlayTask, Setup, check_policies, play, tasks_of
+from ragbandit.additions.evaluation.routers.play import PlayTask, Setup, make_policies, make_tasks, play
 from ragbandit.additions.evaluation.routers.routing_table import RoutingTable
 from ragbandit.router.config.settings import RewardSettings, Settings
 from ragbandit.router.offline.passes import table_rows
@@ -126,7 +126,7 @@ def test_plays_are_read_back(setup, policy):
     world, _ = setup
     task = PlayTask(policy=policy, seed=2, fold=1)
     played = play(task, setup=world).as_json()
-    assert plays.played_of(json.loads(json.dumps(played)), task=task, setup=world).as_json() == played
+    assert plays.read_play(json.loads(json.dumps(played)), task=task, setup=world).as_json() == played
 
 
 @pytest.mark.parametrize(
@@ -166,16 +166,16 @@ def test_a_play_with_wrong_values_is_refused(setup, field, change, said):
     task = PlayTask(policy="watching", seed=2, fold=1)
     played = play(task, setup=world).as_json()
     with pytest.raises(ValueError, match=said):
-        plays.played_of({**played, field: change(played[field])}, task=task, setup=world)
+        plays.read_play({**played, field: change(played[field])}, task=task, setup=world)
     del played[field]
     with pytest.raises(ValueError, match=field):
-        plays.played_of(played, task=task, setup=world)
+        plays.read_play(played, task=task, setup=world)
 
 
 def test_policies_that_do_not_fit_the_table_are_refused():
     """A policy that names an arm that the table lacks is refused before anything is played."""
     with pytest.raises(ConfigError, match="flare"):
-        check_policies({"fixed": {"arm": "flare"}}, arms=ARMS)
+        make_policies({"fixed": {"arm": "flare"}}, arms=ARMS)
 
 
 def test_each_policy_is_played_for_every_seed_and_fold(setup):
@@ -183,7 +183,7 @@ def test_each_policy_is_played_for_every_seed_and_fold(setup):
     world, _ = setup
     trained = Fitted()
     trained.trained_arms = ARMS
-    tasks = tasks_of(replace(world, folds=2), policies={"watching": Watching(), "fitted": trained}, seeds=2)
+    tasks = make_tasks(replace(world, folds=2), policies={"watching": Watching(), "fitted": trained}, seeds=2)
     found = [(task.policy, task.seed, task.fold) for task in tasks]
     assert found == [
         *(("watching", seed, fold) for seed in range(2) for fold in range(2)),

@@ -11,9 +11,9 @@ from ragbandit.additions.evaluation.quiz import (
     QUESTIONS,
     Quiz,
     QuizJudge,
-    chinese_words,
     grade_with_quiz,
-    made_quiz,
+    load_chinese_splitter,
+    write_quiz,
 )
 from ragbandit.router.config.settings import JudgeSettings
 from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput
@@ -34,7 +34,7 @@ def score_of(reply, *, text="文字", **more):
 
 def quiz_of(replies):
     judge = judge_of(replies)
-    return asyncio.run(made_quiz("张三在三月造了船。", judge=judge, ask=judge.ask)), judge
+    return asyncio.run(write_quiz("张三在三月造了船。", judge=judge, ask=judge.ask)), judge
 
 
 def test_answers_are_compared_word_by_word():
@@ -127,7 +127,7 @@ def test_a_quiz_without_a_question_that_can_be_asked_is_a_failure(replies):
 
 def test_chinese_is_cut_into_words_by_jieba(monkeypatch):
     """Words are jieba's, as in the papers' code; a missing package is named with its extra."""
-    assert chinese_words()("北京大学的学生") == ["北京大学", "的", "学生"]
+    assert load_chinese_splitter()("北京大学的学生") == ["北京大学", "的", "学生"]
     monkeypatch.setitem(sys.modules, "jieba", None)
     with pytest.raises(ConfigError, match=r"jieba is missing.*'\.\[families\]"):
-        chinese_words()
+        load_chinese_splitter()

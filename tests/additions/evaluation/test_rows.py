@@ -8,7 +8,7 @@ import pytest
 from ragbandit.additions.evaluation.routers.play import PolicyPlay
 from ragbandit.additions.evaluation.routers.routing_table import (
     RoutingTable,
-    check_priced,
+    check_has_charged_cost,
     mixture_shares,
     question_totals,
 )
@@ -54,7 +54,7 @@ def outcomes(*, total=None, measure=None, table=None, **settings):
     known, name = with_measure(table or table_of(), measure)
     totals = question_totals(known, total=total or {})
     made = Settings.model_validate(settings)
-    check_priced(known, reward=made.reward)
+    check_has_charged_cost(known, reward=made.reward)
     rows = table_rows(known, features=None, encoder_hash="", reward=made.reward, label=made.policy.label)
     return RoutingTable(table=known, measure=name, rows=rows, totals=totals, time_one="one")
 

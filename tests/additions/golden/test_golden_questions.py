@@ -117,7 +117,7 @@ def test_an_interrupted_run_goes_on_at_another_host(asked, monkeypatch, tmp_path
     """The lease is short and released, and a run that is done anywhere is done, whatever files a host has."""
     ask = asked()
     held = []
-    monkeypatch.setattr(golden, "_run", lambda *_, **__: held.append(lease(ask.world)) or 1 / 0)
+    monkeypatch.setattr(golden, "_ask_and_learn", lambda *_, **__: held.append(lease(ask.world)) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         ask(1000.0)
     assert (held[0] <= LEASE_S, lease(ask.world)) == (True, None)
@@ -160,7 +160,7 @@ def lease(world):
 
 def test_old_answers_are_deleted(asked, monkeypatch):
     """The folder has the files of the newest runs only."""
-    monkeypatch.setattr("ragbandit.additions.golden.run._KEPT_RUNS", 2)
+    monkeypatch.setattr("ragbandit.additions.golden.run._RUNS_WITH_FILES", 2)
     ask = asked(questions=1)
     for number in range(4):
         ask(10_000.0 - 2_500.0 * number)

@@ -10,7 +10,7 @@ from rich.prompt import InvalidResponse
 
 from ragbandit.additions.init import model_lists as servers
 from ragbandit.additions.init.command import _PricePrompt
-from ragbandit.additions.init.draft import pick
+from ragbandit.additions.init.draft import choose_models
 from ragbandit.additions.init.model_lists import ModelCatalog, ModelDescription
 from ragbandit.router.config.loading import load
 from ragbandit.shared.additions import additions
@@ -281,7 +281,7 @@ def test_which_models_are_taken():
 
     def of(*names, wanted=()):
         models = tuple(ModelDescription(name=name, created=number) for number, name in enumerate(names))
-        picked, _ = pick(ModelCatalog(url="http://x/v1", models=models), wanted=wanted)
+        picked, _ = choose_models(ModelCatalog(url="http://x/v1", models=models), wanted=wanted)
         return tuple(model.name for model in picked)
 
     with every_case() as case:

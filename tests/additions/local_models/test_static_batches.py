@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from ragbandit.additions.local_models import static_batches
-from ragbandit.additions.local_models.generator import LocalGenerator, pieces
+from ragbandit.additions.local_models.generator import LocalGenerator, token_texts
 from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput
 from ragbandit.strategies.base import Prompt, Request, Sampling
 from ragbandit.strategies.generators.wrappers import PricedGenerator
@@ -228,7 +228,7 @@ def test_pieces_join_to_the_text(text, data):
         return b"".join(some).decode("utf-8", "replace")
 
     whole = [decoded(tokens[:count]).rstrip("\ufffd") for count in range(len(tokens) + 1)]
-    assert pieces(tokens, text=decoded) == [after[len(before) :] for before, after in pairwise(whole)]
+    assert token_texts(tokens, text=decoded) == [after[len(before) :] for before, after in pairwise(whole)]
 
 
 def test_a_deadline_ends_its_own_row(monkeypatch):

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from ragbandit.additions.model_picks.picking import INSTRUCTIONS, MAX_QUESTION, material_of, parsed_pick, pick_of
+from ragbandit.additions.model_picks.picking import INSTRUCTIONS, MAX_QUESTION, ask_for_pick, material_of, parse_pick
 from ragbandit.additions.model_picks.policy import Llm
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.base import pmf_of_one
@@ -39,13 +39,13 @@ SERVER = {"name": "openai", "model": "gpt", "openai": {"base_url": "http://127.0
 )
 def test_only_one_named_arm_is_a_pick(reply, pick):
     """A reply that names one arm as a word is a pick; with none or several it is a failure with its reason."""
-    assert parsed_pick(reply, arms=GRID) == pick
+    assert parse_pick(reply, arms=GRID) == pick
 
 
 def test_names_that_differ_in_case_only_are_kept_apart():
     """If two names are equal without letter case, the case counts."""
-    assert parsed_pick("Fast", arms=(ArmName("fast"), ArmName("Fast"))) == {"arm": "Fast"}
-    assert parsed_pick("FAST", arms=(ArmName("fast"), ArmName("Fast"))) == {"failed": "no_arm"}
+    assert parse_pick("Fast", arms=(ArmName("fast"), ArmName("Fast"))) == {"arm": "Fast"}
+    assert parse_pick("FAST", arms=(ArmName("fast"), ArmName("Fast"))) == {"failed": "no_arm"}
 
 
 def test_the_model_is_shown_question_and_descriptions():
@@ -59,14 +59,14 @@ def test_the_model_is_shown_question_and_descriptions():
 
 
 def test_a_pick_is_asked_once():
-    """`pick_of` asks the model once, with the instructions and the material, and reads its reply."""
+    """`ask_for_pick` asks the model once, with the instructions and the material, and reads its reply."""
     asked = []
 
     async def ask(instructions, material):
         asked.append((instructions, json.loads(material)["question"]))
         return "I choose multi_step."
 
-    pick = asyncio.run(pick_of("Who?", arms=ARMS, descriptions={}, ask=ask))
+    pick = asyncio.run(ask_for_pick("Who?", arms=ARMS, descriptions={}, ask=ask))
     assert (pick, asked) == ({"arm": MANY}, [(INSTRUCTIONS, "Who?")])
 
 

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from ragbandit.additions.research_arms.react import Action, React, parsed_action
+from ragbandit.additions.research_arms.react import Action, React, parse_action
 from ragbandit.strategies.arms.basic import Model
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
@@ -97,7 +97,7 @@ def test_react_says_what_is_allowed():
 )
 def test_an_action_is_read_as_it_is_meant(text, action):
     """Case, spaces, brackets inside, round brackets, quotes and a missing end are forgiven; prose is no action."""
-    assert parsed_action(text) == action
+    assert parse_action(text) == action
 
 
 def test_turns_that_end_without_an_answer():

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import example, given, strategies as st
 
-from ragbandit.additions.research_arms.replies import parsed_items, parsed_label, parsed_numbered_labels, parsed_yes_no
+from ragbandit.additions.research_arms.replies import parse_items, parse_label, parse_numbered_labels, parse_yes_no
 
 LABELS = ("useful", "useless")
 #: texts that look like what the parsers look for
@@ -27,17 +27,17 @@ NOISE = st.text() | st.text(alphabet="{}[]\"'\\,:;.0123 \n-*/trueflsyno")
 )
 def test_the_first_label_that_is_meant_counts(text, label):
     """Case and dress are passed over; denied labels, offered choices and parts of words are not given."""
-    assert parsed_label(text, labels=LABELS) == label
+    assert parse_label(text, labels=LABELS) == label
 
 
 def test_the_longer_of_overlapping_labels_is_meant():
     """A label of two words wins over the one that it contains, with any white space between its words."""
     labels = ("supported", "partly supported", "not supported")
-    assert parsed_label("It is Partly\n supported.", labels=labels) == "partly supported"
-    assert parsed_label("not supported", labels=labels) == "not supported"
-    assert parsed_label("supported", labels=labels) == "supported"
-    assert parsed_label("supported", labels=()) is None
-    assert parsed_label("supported", labels=("", " ")) is None
+    assert parse_label("It is Partly\n supported.", labels=labels) == "partly supported"
+    assert parse_label("not supported", labels=labels) == "not supported"
+    assert parse_label("supported", labels=labels) == "supported"
+    assert parse_label("supported", labels=()) is None
+    assert parse_label("supported", labels=("", " ")) is None
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_the_longer_of_overlapping_labels_is_meant():
 )
 def test_yes_and_no_in_words(text, said):
     """Yes and true mean True, no and false False; what says neither, or both, gives None."""
-    assert parsed_yes_no(text) is said
+    assert parse_yes_no(text) is said
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_yes_and_no_in_words(text, said):
 )
 def test_numbered_labels(text, labels):
     """Every usual way to number a line is read; numbers of prose, out of range or given twice are not."""
-    assert parsed_numbered_labels(text, labels=LABELS, count=3) == labels
+    assert parse_numbered_labels(text, labels=LABELS, count=3) == labels
 
 
 @given(
@@ -86,7 +86,7 @@ def test_numbered_labels(text, labels):
 def test_a_numbered_list_comes_back_whole(labels, form):
     """A list of one label a line gives every label under its number."""
     text = "\n".join(form.format(number, label) for number, label in enumerate(labels, start=1))
-    assert parsed_numbered_labels(text, labels=LABELS, count=len(labels)) == dict(enumerate(labels, start=1))
+    assert parse_numbered_labels(text, labels=LABELS, count=len(labels)) == dict(enumerate(labels, start=1))
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_numbered_list_comes_back_whole(labels, form):
 )
 def test_items_lose_their_bullets(text, items):
     """The first items of a list come without bullets and numbers, each once; numbers that belong to them stay."""
-    assert parsed_items(text, most=2) == items
+    assert parse_items(text, most=2) == items
 
 
 @given(NOISE)
@@ -111,9 +111,9 @@ def test_items_lose_their_bullets(text, items):
 @example("yes\u0130 ye\u017f u\u017feful")
 def test_any_text_is_taken(text):
     """No text makes a parser raise, and what it gives is of the kind it promises."""
-    assert parsed_label(text, labels=LABELS) in (None, *LABELS)
-    assert parsed_yes_no(text) in (None, True, False)
-    assert set(parsed_numbered_labels(text, labels=LABELS, count=2)) <= {1, 2}
-    items = parsed_items(text, most=3)
+    assert parse_label(text, labels=LABELS) in (None, *LABELS)
+    assert parse_yes_no(text) in (None, True, False)
+    assert set(parse_numbered_labels(text, labels=LABELS, count=2)) <= {1, 2}
+    items = parse_items(text, most=3)
     assert all(item and item in text for item in items)
     assert len({item.casefold() for item in items}) == len(items) <= 3

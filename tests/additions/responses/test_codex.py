@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from typing_extensions import is_typeddict
 
 from ragbandit.additions.responses.items import add_items
-from ragbandit.additions.responses.tools import call_facts, called_as, tools_of
+from ragbandit.additions.responses.tools import call_facts, client_name_of, tools_of
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.cases import every_case
 
@@ -362,7 +362,7 @@ def test_names_of_tools_that_are_not_texts():
     strange = [{"type": ["x"]}, {"type": "function", "name": 5}, {"type": "namespace", "name": {}, "tools": 3}]
     params, ignored = tools_of(strange, choice=None)
     assert (len(params["tools"]), ignored) == (1, ["tools.['x']"])
-    assert called_as(call_facts(strange), "5") == (None, {"name": "5"})
+    assert client_name_of(call_facts(strange), "5") == (None, {"name": "5"})
 
 
 def test_a_websocket_is_refused_by_426(codex):

@@ -6,7 +6,7 @@ import pytest
 
 from ragbandit.additions.responses.items import add_item, add_items, chat_of_items, format_of, tools_of
 from ragbandit.additions.responses.responses import ResponseBody
-from ragbandit.additions.responses.stored_responses import MOST_SAID, SAID, said_of
+from ragbandit.additions.responses.stored_responses import MOST_SAID, SAID, own_turn_facts
 from ragbandit.router.api.openai.chats import read_chat
 from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.shared.errors import InvalidInput
@@ -35,13 +35,13 @@ def user(*parts):
 def test_what_is_kept_of_a_chat():
     """One short text needs nothing more; all else is kept as it came, up to a size, which then stands alone."""
     image = user({"type": "image_url", "image_url": {"url": "data:,A"}})
-    assert said_of([HI]) == {}
+    assert own_turn_facts([HI]) == {}
     for messages in ([HI, YES, HI], [{"role": "developer", "content": "x"}, HI], [user("x" * 100_001)], []):
-        assert said_of(messages) == {SAID: messages}
-    assert said_of([image, YES]) == {SAID: [image, YES]}
-    assert said_of([HI, CALLS, DONE])[SAID][1] == CALLS
+        assert own_turn_facts(messages) == {SAID: messages}
+    assert own_turn_facts([image, YES]) == {SAID: [image, YES]}
+    assert own_turn_facts([HI, CALLS, DONE])[SAID][1] == CALLS
     large = user({"type": "image_url", "image_url": {"url": "A" * MOST_SAID}})
-    assert said_of([large])[SAID] > MOST_SAID
+    assert own_turn_facts([large])[SAID] > MOST_SAID
 
 
 ITEMS = [

@@ -19,33 +19,34 @@ from ragbandit.shared.reading.fields import object_in, objects_in
 def fit_block_names(body: dict[str, Any], *, takes: ServerFeatures, fitted: RequestChanges) -> None:
     """Fit the ids and names of a request for Messages."""
 
-    def renamed(name: str) -> str:
+    def fit_name(name: str) -> str:
         return tool_name(name, takes=takes, fitted=fitted)
 
     if isinstance(body.get("tools"), list):
         is_own = [isinstance(tool, dict) and tool.get("type") in (None, "custom") for tool in body["tools"]]
         body["tools"] = [
-            rename_text(tool, "name", renamed) if own else tool for tool, own in zip(body["tools"], is_own, strict=True)
+            rename_text(tool, "name", fit_name) if own else tool
+            for tool, own in zip(body["tools"], is_own, strict=True)
         ]
         drop_repeated_tools(body, fitted=fitted)
     if object_in(body, "tool_choice").get("name"):
-        body["tool_choice"] = rename_text(body["tool_choice"], "name", renamed)
+        body["tool_choice"] = rename_text(body["tool_choice"], "name", fit_name)
     ids, messages = CallIdForms(takes=takes, fitted=fitted), list[Any]()
     for message in body["messages"]:
         content = message.get("content")
         if any(block.get("type") in ("tool_use", "tool_result") for block in objects_in(content)):
-            content = [_block(block, ids=ids, renamed=renamed) for block in objects_in(content)]
+            content = [_fit_block_names(block, ids=ids, fit_name=fit_name) for block in objects_in(content)]
         messages.append(message if content == message.get("content") else {**message, "content": content})
     body["messages"] = messages
 
 
-def _block(block: Any, *, ids: CallIdForms, renamed: Rename) -> Any:
+def _fit_block_names(block: Any, *, ids: CallIdForms, fit_name: Rename) -> Any:
     if block.get("type") == "tool_use":
-        return rename_text(rename_text(block, "id", ids.id_for_call), "name", renamed)
+        return rename_text(rename_text(block, "id", ids.id_for_call), "name", fit_name)
     return rename_text(block, "tool_use_id", ids.id_for_result) if block.get("type") == "tool_result" else block
 
 
-def _tool(tool: Any, *, takes: ServerFeatures) -> Any:
+def _fit_tool_schema(tool: Any, *, takes: ServerFeatures) -> Any:
     """The tool with a schema that this server takes."""
     is_own = isinstance(tool, dict) and tool.get("type") in (None, "custom") and "input_schema" in tool
     if not is_own:
@@ -55,9 +56,9 @@ def _tool(tool: Any, *, takes: ServerFeatures) -> Any:
 
 
 def fit_block_schemas(body: dict[str, Any], *, takes: ServerFeatures, fitted: RequestChanges) -> None:
-    """Fit the schemas of tools and answer of a request for Messages."""
+    """Fit the schemas of the tools and of the answer in a request for Messages."""
     if isinstance(body.get("tools"), list):
-        tools = [fitted.same.fit(tool, partial(_tool, takes=takes)) for tool in body["tools"]]
+        tools = [fitted.same.fit(tool, partial(_fit_tool_schema, takes=takes)) for tool in body["tools"]]
         if tools != body["tools"]:
             body["tools"] = tools
             fitted.changed.add("tools.input_schema")

@@ -16,7 +16,7 @@ from ragbandit.shared.reading.fields import object_in, objects_in, words_of
 _RESULT: Final = "tool_result"
 #: models that take only one of `temperature` and `top_p`
 _ONE_SAMPLING: Final = re.compile(r"(opus|sonnet|haiku)-(4[-.][1-9]\b|[5-9]\b)")
-#: (position of a message, id of a call) of results that stand in another turn now
+#: (position of a message, id of a call) of each result that was moved to another turn
 _Moved: TypeAlias = set[tuple[int, str]]
 
 
@@ -31,21 +31,21 @@ def fit_before_messages(body: Mapping[str, Any], *, takes: ServerFeatures) -> tu
 def fit_messages(
     body: Mapping[str, Any], *, model: str, takes: ServerFeatures, fitted: RequestChanges
 ) -> dict[str, Any]:
-    """The body of a request for Messages as this server takes it. The given body stays as it is, and messages that
-    nothing changes are the same objects.
+    """Fit the body of a request for Messages to this server. Does not change `body`; unchanged messages are the same
+    objects.
     """
     whole = dict(body)
     fit_block_names(whole, takes=takes, fitted=fitted)
-    for name, fit in (("messages.order", _ordered), ("messages.content", _filled)):
+    for name, fit in (("messages.order", _order_results), ("messages.content", _fit_contents)):
         messages = fit(whole["messages"])
         if messages != whole["messages"]:
             whole["messages"] = messages
             fitted.changed.add(name)
-    _take_system(whole, fitted=fitted)
+    _move_system(whole, fitted=fitted)
     if "system" in whole:
         _fit_system(whole, fitted=fitted)
     if not whole["messages"] or whole["messages"][0].get("role") == "assistant":
-        _begin(whole, fitted=fitted)
+        _begin_with_user(whole, fitted=fitted)
     fit_block_schemas(whole, takes=takes, fitted=fitted)
     _fit_sampling(whole, model=model, fitted=fitted)
     return whole
@@ -63,7 +63,7 @@ def _fit_sampling(body: dict[str, Any], *, model: str, fitted: RequestChanges) -
         fitted.changed.add(name)
 
 
-def _take_system(body: dict[str, Any], *, fitted: RequestChanges) -> None:
+def _move_system(body: dict[str, Any], *, fitted: RequestChanges) -> None:
     """Move the system messages before all others into the field `system`; later ones keep their place."""
     messages = [one | {"role": "system"} if one.get("role") == "developer" else one for one in body["messages"]]
     first = next((at for at, message in enumerate(messages) if message.get("role") != "system"), len(messages))
@@ -90,8 +90,8 @@ def _fit_system(body: dict[str, Any], *, fitted: RequestChanges) -> None:
         fitted.changed.add("system")
 
 
-def _begin(body: dict[str, Any], *, fitted: RequestChanges) -> None:
-    """Begin with a user's message: with the system's text if there are no messages at all."""
+def _begin_with_user(body: dict[str, Any], *, fitted: RequestChanges) -> None:
+    """Put a user's message first. Its text is the system's text if there are no other messages."""
     content: Any = BEGINNING
     if not body["messages"]:
         content = body.pop("system", BLANK)
@@ -99,13 +99,13 @@ def _begin(body: dict[str, Any], *, fitted: RequestChanges) -> None:
     fitted.changed.add("messages.order")
 
 
-def _filled(messages: Sequence[Any]) -> list[Any]:
-    """The messages without blank texts, with types of images as their bytes have them."""
+def _fit_contents(messages: Sequence[Any]) -> list[Any]:
+    """Leave out blank texts, and correct the media types of images by their bytes."""
     filled = list[Any]()
     for message in messages:
         content = sent = message.get("content")
         if isinstance(sent, list):
-            content = [_block(block) for block in sent if not is_blank_part(block)]
+            content = [_fit_block(block) for block in sent if not is_blank_part(block)]
         elif is_blank_part(sent):
             content = ""
         if content in ("", []):
@@ -116,14 +116,14 @@ def _filled(messages: Sequence[Any]) -> list[Any]:
     return without_blank_end(filled)
 
 
-def _block(block: Any) -> Any:
+def _fit_block(block: Any) -> Any:
     kind = block.get("type") if isinstance(block, dict) else None
     if kind == _RESULT and isinstance(block.get("content"), str | list):
         content = block["content"]
         if is_blank_part(content):
             content = ""
         elif isinstance(content, list):
-            content = [_block(part) for part in content if not is_blank_part(part)]
+            content = [_fit_block(part) for part in content if not is_blank_part(part)]
         return block if content == block["content"] else {**block, "content": content}
     source = object_in(block, "source") if kind == "image" else {}
     if source.get("type") != "base64":
@@ -132,10 +132,10 @@ def _block(block: Any) -> Any:
     return block if media == source.get("media_type") else {**block, "source": {**source, "media_type": media}}
 
 
-def _ordered(messages: Sequence[Any]) -> list[Any]:
-    """The messages with the results of calls at the beginning of the turn that follows the calls."""
+def _order_results(messages: Sequence[Any]) -> list[Any]:
+    """Move the results of calls to the beginning of the turn that follows the calls."""
     contents = [_blocks(message) for message in messages]
-    calls, results = list(map(_calls, contents)), list(map(_results, contents))
+    calls, results = list(map(_call_ids, contents)), list(map(_results_by_call, contents))
     if not (any(calls) or any(results)):
         return list(messages)
     places, placed, at = CallPositions(calls=calls, results=results), list[Any](), 0
@@ -154,9 +154,9 @@ def _ordered(messages: Sequence[Any]) -> list[Any]:
         missing = {"type": _RESULT, "content": NO_RESULT}
         answers = [{**missing, "tool_use_id": key} if place is None else results[place][key] for place, key in taken]
         if turn:
-            turn = _rest(turn[0], contents[at], moved=moved, at=at)
+            turn = _without_results(turn[0], contents[at], moved=moved, at=at)
         if follows:
-            turn = _begun(turn, answers=answers)
+            turn = _begin_with_results(turn, answers=answers)
         elif answers:
             turn = [{"role": "user", "content": answers}, *turn]
         placed += turn
@@ -171,8 +171,8 @@ def _end_of_answer(messages: Sequence[Any], *, at: int) -> int:
     return at
 
 
-def _begun(turn: Sequence[Any], *, answers: Sequence[Any]) -> list[Any]:
-    """A turn of the user that begins with results. turn: its message; [] if nothing of it is left."""
+def _begin_with_results(turn: Sequence[Any], *, answers: Sequence[Any]) -> list[Any]:
+    """A turn of the user that begins with the results `answers`. turn: its message, or [] if no message is left."""
     if not answers:
         return list(turn)
     rest = [block for message in turn for block in _blocks(message)]
@@ -184,19 +184,19 @@ def _is_answer(blocks: Sequence[Any], calls: Sequence[str]) -> bool:
     """Whether a turn begins with the results of these calls, and has no others."""
     begin = [block for block in blocks[: len(calls)] if block.get("type") == _RESULT]
     count = sum(block.get("type") == _RESULT for block in blocks)
-    return len(begin) == len(calls) == count and _results(begin).keys() == set(calls)
+    return len(begin) == len(calls) == count and _results_by_call(begin).keys() == set(calls)
 
 
-def _rest(message: Any, blocks: Sequence[Any], *, moved: _Moved, at: int) -> list[Any]:
-    """A message without the results that stand elsewhere now, and with others as texts; [] if nothing is left."""
-    results = _results(blocks)
+def _without_results(message: Any, blocks: Sequence[Any], *, moved: _Moved, at: int) -> list[Any]:
+    """Remove the moved results from a message, and turn results without a call into texts; [] if nothing is left."""
+    results = _results_by_call(blocks)
     if not results:
         return [message]
     kept = list[Any]()
     for block in blocks:
         if block.get("type") != _RESULT:
             kept.append(block)
-        elif (at, words_of(block.get("tool_use_id"))) not in moved:  # its call is gone
+        elif (at, words_of(block.get("tool_use_id"))) not in moved:  # the result has no call
             kept.append({"type": "text", "text": f"Result of a tool:\n{words_of(block.get('content'))}"})
     return [{**message, "content": kept}] if kept else []
 
@@ -206,10 +206,10 @@ def _blocks(message: Mapping[str, Any]) -> list[Any]:
     return objects_in(content) if isinstance(content, list) else [{"type": "text", "text": words_of(content)}]
 
 
-def _calls(blocks: Sequence[Any]) -> list[str]:
+def _call_ids(blocks: Sequence[Any]) -> list[str]:
     return [words_of(block.get("id")) for block in blocks if block.get("type") == "tool_use"]
 
 
-def _results(blocks: Sequence[Any]) -> dict[str, Any]:
+def _results_by_call(blocks: Sequence[Any]) -> dict[str, Any]:
     """Id of a call -> its result."""
     return {words_of(block.get("tool_use_id")): block for block in blocks if block.get("type") == _RESULT}

@@ -8,7 +8,7 @@ from ragbandit.additions.anthropic.messages.thoughts import is_signed
 from ragbandit.shared.model_servers.fitting.kinds import MARK
 from ragbandit.shared.reading.fields import object_in, objects_in
 
-#: blocks that chat completions have in another form
+#: types of blocks that chat completions express in another form
 _BLOCKS: Final = ("tool_use", "tool_result", "image", "document", "thinking", "redacted_thinking")
 
 
@@ -20,7 +20,7 @@ def in_chat_form(chat: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]
         return chat, []
     changed, ignored = dict[str, Any](), list[str]()
     if isinstance(chat.get("tools"), list):
-        tools = list(map(_tool, chat["tools"]))
+        tools = list(map(_tool_in_chat_form, chat["tools"]))
         changed |= {"tools": tools} if tools != chat["tools"] else {}
     choice = object_in(chat, "tool_choice")
     if choice.get("type") == "tool" and isinstance(choice.get("name"), str):
@@ -28,12 +28,12 @@ def in_chat_form(chat: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]
     if choice.get("type") in ("auto", "any", "none"):
         changed["tool_choice"] = "required" if choice["type"] == "any" else choice["type"]
     if isinstance(chat["messages"], list) and any(map(_has_blocks, chat["messages"])):
-        changed["messages"] = [part for message in chat["messages"] for part in _messages(message)]
-        ignored = [f"messages.{kind}" for message in chat["messages"] for kind in _left_out(message)]
+        changed["messages"] = [part for message in chat["messages"] for part in _chat_messages(message)]
+        ignored = [f"messages.{kind}" for message in chat["messages"] for kind in _signed_thoughts(message)]
     return {**chat, **changed} if changed else chat, ignored
 
 
-def _tool(tool: Any) -> Any:
+def _tool_in_chat_form(tool: Any) -> Any:
     """A function in the form of chat completions. Tools of other forms and types are returned unchanged."""
     is_ours = isinstance(tool, dict) and isinstance(tool.get("name"), str) and "input_schema" in tool
     if not is_ours or "function" in tool or tool.get("type", "custom") not in ("custom", "function"):
@@ -48,7 +48,7 @@ def _has_blocks(message: Any) -> bool:
     return isinstance(content, list) and any(str(block.get("type")) in _BLOCKS for block in objects_in(content))
 
 
-def _messages(message: Mapping[str, Any]) -> list[Any]:
+def _chat_messages(message: Mapping[str, Any]) -> list[Any]:
     """The messages of a chat for a message that may have blocks of Messages."""
     if not _has_blocks(message):
         return [message]
@@ -56,8 +56,8 @@ def _messages(message: Mapping[str, Any]) -> list[Any]:
     return parts
 
 
-def _left_out(message: Any) -> list[str]:
-    """The types of the blocks that `_messages` leaves out: thoughts that Anthropic has signed."""
+def _signed_thoughts(message: Any) -> list[str]:
+    """The types of the blocks that `_chat_messages` leaves out: thoughts that Anthropic has signed."""
     if not _has_blocks(message) or message.get("role") != "assistant":
         return []
     return [str(block.get("type")) for block in objects_in(message["content"]) if is_signed(block)]

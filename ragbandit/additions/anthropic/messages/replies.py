@@ -60,23 +60,23 @@ class ChatChunks:
             blocks = objects_in(value.get("content") or [])
             self._counts.check("parts", len(blocks))
             for index, block in enumerate(blocks):
-                yield from self._begin(index, block=block)
-                yield self._end(*self._open.pop(index))
+                yield from self._begin_block(index, block=block)
+                yield self._end_block(*self._open.pop(index))
             yield from self.of({"type": "message_delta", "delta": value, "usage": value.get("usage")})
         elif kind == "message_start":
             message = object_in(value, "message")
             yield {name: message[name] for name in message if name not in _PARTS} | _chunk({})
         elif kind == "content_block_start":
-            yield from self._begin(index, block=object_in(value, "content_block"))
+            yield from self._begin_block(index, block=object_in(value, "content_block"))
         elif kind == "content_block_delta":
             delta = object_in(value, "delta")
             if index not in self._open:  # some servers send no beginning
                 kind = str(delta.get("type")).removesuffix("_delta")
-                yield from self._begin(index, block={"type": "tool_use" if kind == "input_json" else kind})
-            yield self._grow(*self._open[index], delta=delta)
+                yield from self._begin_block(index, block={"type": "tool_use" if kind == "input_json" else kind})
+            yield self._add_delta(*self._open[index], delta=delta)
         elif kind in ("content_block_stop", "message_delta"):
             for place in list(self._open) if kind == "message_delta" else [index]:
-                yield self._end(*self._open.pop(place, ({}, {})))
+                yield self._end_block(*self._open.pop(place, ({}, {})))
             delta = object_in(value, "delta")
             choice = {name: delta.get(name, value.get(name)) for name in ("stop_reason", "stop_sequence", *DETAILS)}
             choice |= {"index": 0, "delta": {}, "finish_reason": delta.get("stop_reason")}
@@ -87,20 +87,22 @@ class ChatChunks:
         else:
             yield {} if kind in ("ping", "message_stop") else value
 
-    def _begin(self, index: int | None, *, block: Mapping[str, Any]) -> Iterator[Any]:
+    def _begin_block(self, index: int | None, *, block: Mapping[str, Any]) -> Iterator[Any]:
         kind, held = str(block.get("type")), dict(block)
         self._counts.check("parts", len(self._open))
         self._counts.add("blocks", clean_value(held)[1])
         self._open[index] = held, {}
         if kind == "tool_use":
             more = {name: block[name] for name in block if name not in CALL_FIELDS}
-            call = call_of({**block, "input": None}, more=more, empty="")  # `_end` sends an input that is not repeated
+            call = call_of(
+                {**block, "input": None}, more=more, empty=""
+            )  # `_end_block` sends an input that is not repeated
             held["index"], self._calls = self._calls, self._calls + 1
             yield _chunk({"tool_calls": [call | {"index": held["index"]}]})
         else:
-            yield self._grow(held, {}, delta={name: block[name] for name in (kind,) if block.get(name)})
+            yield self._add_delta(held, {}, delta={name: block[name] for name in (kind,) if block.get(name)})
 
-    def _grow(self, block: Mapping[str, Any], pieces: dict[str, list[Any]], *, delta: Mapping[str, Any]) -> Any:
+    def _add_delta(self, block: Mapping[str, Any], pieces: dict[str, list[Any]], *, delta: Mapping[str, Any]) -> Any:
         kind = str(block.get("type"))
         self._counts.add("blocks", clean_value(delta)[1])
         for name in delta.keys() - {"type"}:
@@ -111,7 +113,7 @@ class ChatChunks:
         self._text += len(words_of(delta.get("text"))) if kind == "text" else 0
         return _chunk({_SHOWN[kind]: delta.get(kind)} if kind in _SHOWN else {})
 
-    def _end(self, block: dict[str, Any], pieces: Mapping[str, list[Any]]) -> Any:
+    def _end_block(self, block: dict[str, Any], pieces: Mapping[str, list[Any]]) -> Any:
         kind, at = block.get("type"), {"at": self._text} if self._text else {}
         for name, values in pieces.items():
             if name == "partial_json":

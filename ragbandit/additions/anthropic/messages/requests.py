@@ -19,10 +19,10 @@ DIALECT: Final = "messages"
 MESSAGE_PREFIX: Final = "msg_"
 #: need of blocks and tools that only servers of this dialect read
 NEED: Final = "anthropic"
-#: text of Claude Code that differs in every request, so that no cache and no conversation would be recognized
+#: beginning of a text of Claude Code that is left out: it differs in every request, so it would defeat caches
 _BILLING: Final = "x-anthropic-billing-header:"
 _SAME: Final = ("max_tokens", "temperature", "top_p", "top_k")
-#: parameters of Anthropic that a chat completion may have for a server of Messages
+#: Anthropic's parameters, which a chat completion may contain for a server of Messages
 _NATIVE: Final = ("thinking", "output_config", "mcp_servers", "container", "context_management", MARK)
 #: parameters that `chat_of` and `messages_of` convert
 _READ: Final = {*_SAME, "messages", "system", "stop_sequences", "tools", "tool_choice", "thinking", "output_config"}
@@ -30,7 +30,7 @@ CONVERTED: Final = {"messages", "max_completion_tokens", "stop", "tools", "tool_
     *("response_format", "reasoning_effort", "user", "safety_identifier", *_SAME, *_NATIVE)
 }
 _MODES: Final = {"auto": "auto", "any": "required", "none": "none"}
-#: least budget of thinking tokens -> effort
+#: (smallest budget of thinking tokens, effort), the largest budget first
 _EFFORTS: Final = ((4096, "high"), (2048, "medium"), (0, "low"))
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}}
 
@@ -40,19 +40,19 @@ def chat_of(
 ) -> tuple[dict[str, Any], set[str]]:
     """Convert a request for Messages. Returns (chat completion, types of blocks and tools that it cannot have).
 
-    encoding: of the body. Parts that were converted before are not converted again
-    joined: whether texts after the results of tools are part of the last result, so that the results end the chat
+    encoding: the body's JSON; it caches converted parts.
+    joined: whether texts after the results of tools become part of the last result, so that the results end the chat.
     """
     encoding = Encoding() if encoding is None else encoding
     foreign = {"mcp_servers"} if body.get("mcp_servers") else set[str]()
-    messages = list(encoding.converted(body.get("system"), _system, form="chat"))
-    convert, join = partial(_messages, foreign=foreign), partial(_turn, joined=True, foreign=foreign)
+    messages = list(encoding.converted(body.get("system"), _system_messages, form="chat"))
+    convert, join = partial(_chat_messages, foreign=foreign), partial(_user_turn, joined=True, foreign=foreign)
     for message in body["messages"]:
         if not isinstance(message.get("content"), list):
             messages.append(message)
             continue
         parts = encoding.converted(message, convert, form="chat")
-        if joined and 0 < [*map(_type, blocks_of(message["content"]))].count("tool_result") < len(parts):
+        if joined and 0 < [*map(_block_type, blocks_of(message["content"]))].count("tool_result") < len(parts):
             parts = encoding.converted(message, join, form="joined")
         messages += parts
     config, budget = object_in(body, "output_config"), object_in(body, "thinking").get("budget_tokens")
@@ -60,7 +60,7 @@ def chat_of(
     effort = effort_of_budget(budget) if effort is None else effort
     chat = {name: body.get(name) for name in _SAME} | {"messages": messages, "stop": body.get("stop_sequences")}
     chat |= {"reasoning_effort": "high" if effort == "max" else effort}
-    chat |= _functions(body, encoding=encoding, foreign=foreign)
+    chat |= _chat_tools(body, encoding=encoding, foreign=foreign)
     if form.get("type") == "json_schema":
         schema = {"name": "answer", "schema": form.get("schema"), "strict": True}
         chat["response_format"] = {"type": "json_schema", "json_schema": schema}
@@ -68,7 +68,7 @@ def chat_of(
 
 
 def effort_of_budget(budget: object) -> str | None:
-    """The effort that stands for a budget of thinking tokens. None if the budget is not a number."""
+    """The effort for a budget of thinking tokens. None if the budget is not a number, or negative."""
     if not isinstance(budget, int):
         return None
     return next((name for least, name in _EFFORTS if budget >= least), None)
@@ -80,72 +80,72 @@ def unread(body: Mapping[str, Any]) -> list[str]:
     return [name for name in body if name not in read]
 
 
-def _as_text(parts: Sequence[Mapping[str, Any]], *, by: str) -> Any:
-    """The texts of the parts, joined; the parts if there are others. Many servers read only texts."""
+def _join_texts(parts: Sequence[Mapping[str, Any]], *, by: str) -> Any:
+    """Join the texts of the parts with `by`; return the parts if some are not texts. Many servers read only texts."""
     texts = [part["text"] for part in parts if part.get("type") == "text" and isinstance(part.get("text"), str)]
     return by.join(texts) if len(texts) == len(parts) else list(parts)
 
 
-def _type(block: Mapping[str, Any]) -> Any:
+def _block_type(block: Mapping[str, Any]) -> Any:
     return block.get("type")
 
 
-def _system(system: Any) -> list[dict[str, Any]]:
+def _system_messages(system: Any) -> list[dict[str, Any]]:
     texts = [text for part in blocks_of(system) if not (text := words_of(part)).startswith(_BILLING)]
     return [{"role": "system", "content": "\n\n".join(texts)}] if texts else []
 
 
-def _messages(message: Mapping[str, Any], *, foreign: set[str]) -> list[dict[str, Any]]:
+def _chat_messages(message: Mapping[str, Any], *, foreign: set[str]) -> list[dict[str, Any]]:
     """The messages of a chat for a message with blocks."""
     if message.get("role") == "assistant":
         return [_assistant_message(message["content"], foreign=foreign)]
-    return _turn(message, joined=False, foreign=foreign)
+    return _user_turn(message, joined=False, foreign=foreign)
 
 
 def _assistant_message(content: Any, *, foreign: set[str]) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": None}
     parts, thoughts, calls = list[Any](), list[str](), list[Any]()
     for block in blocks_of(content):
-        if block.get("type") in THINKING:  # what Anthropic signed is left out: no other model reads it
+        if block.get("type") in THINKING:  # signed thoughts are left out, because only Anthropic's models read them
             thoughts += [words_of(block.get("thinking"))] if is_foreign(block) else []
         elif block.get("type") == "tool_use":
             more = {} if block.keys() <= CALL_FIELDS else reasoning_in(block)
             calls.append(call_of(block, more=more, empty="{}"))
         else:
-            parts.append(_part(block, foreign=foreign))
-    message["content"] = _as_text(parts, by="") if parts else None
+            parts.append(_chat_part(block, foreign=foreign))
+    message["content"] = _join_texts(parts, by="") if parts else None
     further = {"tool_calls": calls, "reasoning_content": "\n\n".join(filter(None, thoughts))}
     return message | {name: value for name, value in further.items() if value}
 
 
-def _turn(message: Mapping[str, Any], *, joined: bool, foreign: set[str]) -> list[dict[str, Any]]:
-    """The messages of a user's turn: results of tools, then the rest, with the images of the results."""
+def _user_turn(message: Mapping[str, Any], *, joined: bool, foreign: set[str]) -> list[dict[str, Any]]:
+    """The chat's messages for a user's turn: first the results of tools, then the rest with the results' images."""
     results, rest = list[dict[str, Any]](), list[Mapping[str, Any]]()
     for block in blocks_of(message["content"]):
         if block.get("type") != "tool_result":
-            rest.append(_part(block, foreign=foreign))
+            rest.append(_chat_part(block, foreign=foreign))
             continue
         blocks = blocks_of(block.get("content"))
-        content = _as_text(blocks, by="\n")
+        content = _join_texts(blocks, by="\n")
         if isinstance(content, str) and not block.get("is_error"):
             results.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content})
             continue
-        parts = [_part(part, foreign=foreign) for part in blocks]
+        parts = [_chat_part(part, foreign=foreign) for part in blocks]
         parts = [{"type": "text", "text": "Error:"}, *parts] if block.get("is_error") else parts
-        if not joined:  # most servers read only texts of tools
+        if not joined:  # most servers read only texts in results of tools
             rest += [part for part in parts if part.get("type") != "text"]
             parts = [part if part.get("type") == "text" else {"type": "text", "text": "(below)"} for part in parts]
-        content = _as_text(parts, by="\n")
+        content = _join_texts(parts, by="\n")
         results.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content})
     if joined and results:
         if rest:
-            results[-1]["content"] = _as_text([*blocks_of(results[-1]["content"]), *rest], by="\n")
+            results[-1]["content"] = _join_texts([*blocks_of(results[-1]["content"]), *rest], by="\n")
         return results
-    return [*results, {**message, "content": _as_text(rest, by="\n\n")}] if rest or not results else results
+    return [*results, {**message, "content": _join_texts(rest, by="\n\n")}] if rest or not results else results
 
 
-def _part(block: Mapping[str, Any], *, foreign: set[str]) -> Mapping[str, Any]:
-    """The part for a block of Messages; the block itself, with its type in `foreign`, if no part expresses it."""
+def _chat_part(block: Mapping[str, Any], *, foreign: set[str]) -> Mapping[str, Any]:
+    """The chat's part for a block. If no part can express the block, adds its type to `foreign`, and returns it."""
     kind = block.get("type")
     if kind == "text":
         return {"type": "text", "text": block.get("text")}
@@ -168,9 +168,9 @@ def _part(block: Mapping[str, Any], *, foreign: set[str]) -> Mapping[str, Any]:
     return {"type": "text", "text": f"{title}\n{text}".strip()}
 
 
-def _functions(body: Mapping[str, Any], *, encoding: Encoding, foreign: set[str]) -> dict[str, Any]:
+def _chat_tools(body: Mapping[str, Any], *, encoding: Encoding, foreign: set[str]) -> dict[str, Any]:
     tools, choice = list[dict[str, Any]](), object_in(body, "tool_choice")
-    convert = partial(_function, foreign=foreign)
+    convert = partial(_chat_function, foreign=foreign)
     for tool in objects_in(body.get("tools") or []):
         tools += encoding.converted(tool, convert, form="chat")
     mode: Any = _MODES.get(str(choice.get("type")))
@@ -180,8 +180,8 @@ def _functions(body: Mapping[str, Any], *, encoding: Encoding, foreign: set[str]
     return {"tools": tools or None, "tool_choice": mode, "parallel_tool_calls": False if is_single else None}
 
 
-def _function(tool: Mapping[str, Any], *, foreign: set[str]) -> list[dict[str, Any]]:
-    """The function for a tool; none for a tool that servers of Anthropic run themselves."""
+def _chat_function(tool: Mapping[str, Any], *, foreign: set[str]) -> list[dict[str, Any]]:
+    """[the function for a tool]; [] for a tool that Anthropic's servers run, whose type is added to `foreign`."""
     if tool.get("type") not in (None, "custom"):
         foreign.add(f"tools.{tool.get('type')}")
         return []
@@ -198,12 +198,12 @@ def messages_of(chat: Mapping[str, Any], *, max_tokens: int) -> dict[str, Any]:
     for message in chat["messages"]:
         role = message.get("role")
         if role in ("system", "developer"):
-            system += _marked(_content(message), mark=message.get(MARK))
+            system += _with_cache_mark(_message_blocks(message), mark=message.get(MARK))
             continue
-        content = _content(message)
+        content = _message_blocks(message)
         if role in ("tool", "function"):
             content = [{"type": "tool_result", "tool_use_id": message.get("tool_call_id"), "content": content}]
-        content = _marked(content, mark=message.get(MARK))
+        content = _with_cache_mark(content, mark=message.get(MARK))
         role = "assistant" if role == "assistant" else "user"
         if content and messages and messages[-1]["role"] == role:
             messages[-1]["content"] += content  # the results of parallel calls must be in one message
@@ -229,21 +229,21 @@ def messages_of(chat: Mapping[str, Any], *, max_tokens: int) -> dict[str, Any]:
     return body
 
 
-def _content(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The blocks of a message; servers refuse empty texts, and thoughts that they have not signed."""
+def _message_blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The blocks of a message, without empty texts and unsigned thoughts, which servers refuse."""
     content, kept = message.get("content"), list[dict[str, Any]]()
     if message.get("role") == "assistant":
         is_text = isinstance(content, str) or content is None
         kept = content_of(message, text=content or "" if is_text else "")
         content = None if is_text else content
         kept = [block for block in kept if not is_foreign(block)]
-    parts = [_block(part) for part in blocks_of(content)]
+    parts = [_native_block(part) for part in blocks_of(content)]
     calls = [block for block in kept if block.get("type") == "tool_use"]
     others = [block for block in kept if block.get("type") != "tool_use"]
     return others + [part for part in parts if part.get("text") != ""] + calls
 
 
-def _block(part: dict[str, Any]) -> dict[str, Any]:
+def _native_block(part: dict[str, Any]) -> dict[str, Any]:
     kind, image, file = part.get("type"), part.get("image_url"), object_in(part, "file")
     url = words_of(image.get("url") if isinstance(image, dict) else image)
     url = url or words_of(file.get("file_data") or file.get("file_url"))
@@ -259,8 +259,8 @@ def _block(part: dict[str, Any]) -> dict[str, Any]:
     return block | ({MARK: part[MARK]} if part.get(MARK) else {})
 
 
-def _marked(blocks: list[dict[str, Any]], *, mark: Any) -> list[dict[str, Any]]:
-    """The blocks of a message. Its cache mark, if any, is at the last block that takes a mark."""
+def _with_cache_mark(blocks: list[dict[str, Any]], *, mark: Any) -> list[dict[str, Any]]:
+    """Put the cache mark of a message, if it has one, on its last block that is not a thought."""
     at = next((at for at in range(len(blocks) - 1, -1, -1) if blocks[at].get("type") not in THINKING), None)
     if not mark or at is None:
         return blocks
@@ -275,7 +275,7 @@ def _native_tools(chat: Mapping[str, Any]) -> dict[str, Any]:
         schema = function.get("parameters") or _NO_PARAMETERS
         mark = tool.get(MARK) or function.get(MARK)
         fields |= {"input_schema": schema, **({MARK: mark} if mark else {})}
-        tools.append(fields if function else tool)  # else one that the server runs
+        tools.append(fields if function else tool)  # a tool without a function is run by the server
     if isinstance(choice, dict):
         mode = {"type": "tool", "name": object_in(choice, "function").get("name")}
     elif choice in _MODES.values():

@@ -1,8 +1,8 @@
-"""Measures of routers that learn online: what their passes earn and miss, question by question.
+"""Measures of routers that learn online: reward and regret of their passes, question by question.
 
-The regret of a decision is the reward of the question's best arm minus the reward of the drawn arm. A question's best
-arm is known afterwards only, so no router has a regret of 0; compare it with the regret of other routers and of always
-one arm.
+The regret of a decision is the reward of the question's best arm minus the reward of the drawn arm. The best arm is
+known only after the decision, so every router has some regret; compare it with the regret of other routers and of each
+fixed arm.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,10 +24,10 @@ class OnlineCurve:
     """Means over the passes, after each of some numbers of questions."""
 
     questions: tuple[int, ...]
-    #: mean reward per question so far, of the policy and of always the best arm on the same questions
+    #: mean reward per question so far, of the policy and of the best fixed arm on the same questions
     reward: tuple[float, ...]
     fixed: tuple[float, ...]
-    #: sum of the regret so far, of both
+    #: sum of the regret so far, of the policy and of the best fixed arm
     regret: tuple[float, ...]
     fixed_regret: tuple[float, ...]
 
@@ -41,13 +41,13 @@ class OnlineRow:
     #: length of a pass
     questions: int
     reward: Estimate
-    #: reward minus the reward of always the best arm on the same questions
+    #: reward minus the reward of the best fixed arm on the same questions
     above_best: Estimate
     regret: Estimate
     #: sum of the quality / sum of the dollars; None if dollars are not known, or nothing was paid
     quality_per_dollar: Estimate | None
-    #: number of questions after which the reward stays above always the best arm, in the median pass; None if fewer
-    #: than half of the passes get there
+    #: number of questions after which the reward stays above the best fixed arm's, in the median pass; None if it does
+    #: so in fewer than half of the passes
     break_even: int | None = None
     curve: OnlineCurve | None = None
 
@@ -62,27 +62,29 @@ class OnlineRow:
 def online_rows(
     plays: Mapping[str, Mapping[int, Sequence[PolicyPlay]]], *, outcomes: RoutingTable
 ) -> tuple[OnlineRow, ...]:
-    """A row for each policy with passes over these questions, and one for each arm played always; () without passes.
+    """A row for each policy with passes over these questions, and for each fixed arm; () without passes.
 
     plays: policy -> seed -> play of each fold. outcomes: outcomes of the questions of the passes.
     """
     learned = {name: seeds for name, seeds in plays.items() if all(len(one.order) for one in seeds[min(seeds)])}
     if not learned:
         return ()
-    rows = tuple(_of_policy(name, seeds, outcomes=outcomes) for name, seeds in learned.items())
-    return rows + tuple(_of_arm(place, outcomes=outcomes, questions=rows[0].questions) for place in _ranked(outcomes))
+    rows = tuple(_policy_row(name, seeds, outcomes=outcomes) for name, seeds in learned.items())
+    return rows + tuple(
+        _arm_row(arm, outcomes=outcomes, questions=rows[0].questions) for arm in _arms_by_reward(outcomes)
+    )
 
 
 def best_arm(outcomes: RoutingTable) -> int:
-    """The place of the fixed arm with the largest mean reward."""
+    """Index of the arm with the largest mean reward."""
     return int(outcomes.reward.mean(axis=0).argmax())
 
 
-def _ranked(outcomes: RoutingTable) -> list[int]:
-    return [int(place) for place in np.argsort(-outcomes.reward.mean(axis=0), kind="stable")]
+def _arms_by_reward(outcomes: RoutingTable) -> list[int]:
+    return [int(arm) for arm in np.argsort(-outcomes.reward.mean(axis=0), kind="stable")]
 
 
-def _of_policy(name: str, seeds: Mapping[int, Sequence[PolicyPlay]], *, outcomes: RoutingTable) -> OnlineRow:
+def _policy_row(name: str, seeds: Mapping[int, Sequence[PolicyPlay]], *, outcomes: RoutingTable) -> OnlineRow:
     reward, fixed = outcomes.reward, outcomes.reward[:, best_arm(outcomes)]
     regret = reward.max(axis=1, keepdims=True) - reward
     passes = [
@@ -119,23 +121,23 @@ def _per_dollar(qualities: Sequence[float], *, outcomes: RoutingTable, dollars: 
     return estimate([q / d for q, d in zip(qualities, paid, strict=True)]) if min(paid) > 0.0 else None
 
 
-def _of_arm(place: int, *, outcomes: RoutingTable, questions: int) -> OnlineRow:
-    """Always one arm, on as many questions as a pass has; over all passes, every question counts equally."""
+def _arm_row(arm: int, *, outcomes: RoutingTable, questions: int) -> OnlineRow:
+    """The row of a fixed arm (index `arm`) for the number of questions of a pass. Every question counts equally."""
     reward, best = outcomes.reward, best_arm(outcomes)
 
     def total(values: Vector) -> Estimate:
         return Estimate(mean=questions * float(values.mean()), error=None)
 
     def totals(values: Matrix) -> list[float]:
-        return [questions * float(values[:, place].mean())]
+        return [questions * float(values[:, arm].mean())]
 
     return OnlineRow(
-        name=outcomes.arms[place],
+        name=outcomes.arms[arm],
         kind="arm",
         questions=questions,
-        reward=total(reward[:, place]),
-        above_best=total(reward[:, place] - reward[:, best]),
-        regret=total(reward.max(axis=1) - reward[:, place]),
+        reward=total(reward[:, arm]),
+        above_best=total(reward[:, arm] - reward[:, best]),
+        regret=total(reward.max(axis=1) - reward[:, arm]),
         quality_per_dollar=_per_dollar(totals(outcomes.table.correct), outcomes=outcomes, dollars=totals),
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from ragbandit.additions.evaluation.booked_model import BookedModel
-from ragbandit.additions.evaluation.kept_replies import KeptReplies
+from ragbandit.additions.evaluation.kept_replies import ReplyCache
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.policies.needs import ModelToAsk, need_source
 from ragbandit.shared.errors import ArmFailed
@@ -21,17 +21,16 @@ CONCURRENCY: Final = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TablePicks:
-    """question -> its pick; the mean seconds of a call; what the calls cost."""
-
+    #: question -> its pick
     by_question: Mapping[str, Mapping[str, Json]]
-    seconds: float
-    note: str
+    seconds: float  #: mean seconds of a call
+    note: str  #: model, number and cost of the calls, as a sentence
     #: number of questions for which the model named no arm, so that the fallback arm answers
     failed: int
 
     @property
     def remark(self) -> str | None:
-        """Note for a row whose model did not pick an arm for every question; None if it did."""
+        """Note that the model did not pick an arm for every question; None if it did."""
         if self.failed == 0:
             return None
         if self.failed == len(self.by_question):
@@ -51,7 +50,7 @@ async def ask_for_picks(
 ) -> TablePicks:
     """Ask the generator, and close it at the end. A failure of the model is a failed pick.
 
-    descriptions: arm -> what it does. file: where replies are kept; None to keep them in memory only.
+    descriptions: arm -> what it does. file: file of the replies; None to store them only in memory.
     """
     model = BookedModel(
         generator=generator,
@@ -61,7 +60,7 @@ async def ask_for_picks(
     )
     found: dict[str, dict[str, Json]] = {}
 
-    with KeptReplies(model, file=file) as replies:
+    with ReplyCache(model, file=file) as replies:
 
         async def ask(instructions: str, material: str) -> str:
             return await replies.ask(Prompt(instructions=instructions, body=material))

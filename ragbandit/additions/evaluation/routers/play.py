@@ -1,6 +1,6 @@
-"""Plays policies on a table: in folds, or on one table for another.
+"""Plays policies on tables: they learn training questions and predict test questions, in folds or on a second table.
 
-A policy that learns online makes one pass over the training questions and learns the outcome of the drawn arm only. A
+A policy that learns online makes one pass over the training questions and learns only the outcome of the drawn arm. A
 classifier is trained on the outcomes of all arms of the training questions. Then each predicts the test questions.
 """
 
@@ -40,7 +40,7 @@ class Setup:
     #: outcomes to learn from, and outcomes to predict; the same object if folds of one table are predicted
     train: RoutingTable
     test: RoutingTable
-    #: number of folds, each predicted after the others are learned; 1 if `train` is another table, and for a stream
+    #: number of folds, each predicted after the other folds were learned; 1 if `train` is another table, or a stream
     folds: int
     policy: PolicySettings
     #: policy -> its params, complete
@@ -71,7 +71,7 @@ class PolicyPlay:
     drawn: Places
     #: seconds that the policy takes to choose for a question
     seconds: float
-    #: why the fallback decided, or an outcome was not learned; the first reason
+    #: first reason why the fallback decided or an outcome was not learned; None without a fault
     fault: str | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ _Share = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
 
 
 class _Written(BaseModel, strict=True):
-    """The form that `Played.as_json` writes."""
+    """The form that `PolicyPlay.as_json` writes."""
 
     test: list[_Place]
     shares: list[list[_Share]]
@@ -94,10 +94,10 @@ class _Written(BaseModel, strict=True):
     fault: str | None
 
 
-def played_of(values: Any, *, task: PlayTask, setup: Setup) -> PolicyPlay:
-    """Read what `Played.as_json` wrote of this task. Raises ValueError for wrong values."""
+def read_play(values: Any, *, task: PlayTask, setup: Setup) -> PolicyPlay:
+    """Read the result of `PolicyPlay.as_json` for this task. Raises ValueError for wrong values."""
     written = _Written.model_validate(values)
-    learned, tested = split(setup, seed=task.seed, fold=task.fold)
+    learned, tested = split_questions(setup, seed=task.seed, fold=task.fold)
     count = len(setup.test.arms)
     if written.test != tested.tolist():
         raise ValueError("test: these are not the questions of the fold")
@@ -114,8 +114,8 @@ def played_of(values: Any, *, task: PlayTask, setup: Setup) -> PolicyPlay:
     return PolicyPlay(shares=shares, seconds=written.seconds, fault=written.fault, **places)
 
 
-def split(setup: Setup, *, seed: int, fold: int) -> tuple[Places, Places]:
-    """Returns (questions to learn, in the order of the pass; questions to predict), the same for every policy."""
+def split_questions(setup: Setup, *, seed: int, fold: int) -> tuple[Places, Places]:
+    """Returns (places of the questions to learn, in the order of the pass; to predict), the same for every policy."""
     order = np.random.default_rng(seed).permutation(len(setup.train.table.rows))
     if setup.folds == 1:
         return order, np.arange(0 if setup.is_stream else len(setup.test.table.rows))
@@ -129,7 +129,7 @@ def check_folds(folds: int, *, rows: int) -> None:
         raise InvalidInput(f"{rows} questions cannot be split into {folds} folds", field="folds", remedy=remedy)
 
 
-def check_policies(policies: Mapping[str, Mapping[str, Json]], *, arms: Sequence[ArmName]) -> dict[str, Policy]:
+def make_policies(policies: Mapping[str, Mapping[str, Json]], *, arms: Sequence[ArmName]) -> dict[str, Policy]:
     """An instance of each policy. Raises ConfigError for wrong params, unknown arms and other training arms."""
     made = {name: make_policy(name, params=params) for name, params in policies.items()}
     for name, policy in made.items():
@@ -143,8 +143,8 @@ def is_fitted_here(policy: Policy) -> bool:
     return isinstance(policy, TableTrained) and not policy.trained_arms
 
 
-def tasks_of(setup: Setup, *, policies: Mapping[str, Policy], seeds: int) -> list[PlayTask]:
-    """The tasks of each policy. A policy that learns nothing here is asked once, since no seed changes it."""
+def make_tasks(setup: Setup, *, policies: Mapping[str, Policy], seeds: int) -> list[PlayTask]:
+    """The tasks of each policy. A policy that learns nothing here is played with one seed, since no seed changes it."""
     return [
         PlayTask(policy=name, seed=seed, fold=fold)
         for name, policy in policies.items()
@@ -170,9 +170,9 @@ def play(
     task: PlayTask, *, setup: Setup, progress: Callable[[int, int], None] = lambda _done, _total: None
 ) -> PolicyPlay:
     """Learn, then predict. progress: receives (steps of the training done, total)."""
-    train, test = split(setup, seed=task.seed, fold=task.fold)
+    train, test = split_questions(setup, seed=task.seed, fold=task.fold)
     known = setup.train
-    policy = _policy(task, setup=setup)
+    policy = _new_policy(task, setup=setup)
     order = drawn = np.empty(0, dtype=np.intp)
     fault: str | None = None
     if is_fitted_here(policy):
@@ -181,14 +181,14 @@ def play(
         policy.fit(rows, progress=progress)  # type: ignore[attr-defined] # it is a TableTrained
     elif learns_online(policy):
         settings = play_settings(policy, settings=setup.policy)
-        rewarded = _rewarded(policy, setup=setup)
+        rewarded = _rows_to_learn(policy, setup=setup)
         learning = Learning(policy, rows=rewarded, settings=settings, seed=task.seed * setup.folds + task.fold)
         for done, place in enumerate(train, start=1):
             learning.step(int(place))
             progress(done, len(train))
         passed = learning.played()
         order, drawn, fault = passed.order, passed.drawn, passed.fault
-    queries = [_query(setup.test.table.rows[place], setup=setup) for place in test]
+    queries = [_query_with_pick(setup.test.table.rows[place], setup=setup) for place in test]
     needed = setup.test.features if "features" in policy.needs else None
     began = time.perf_counter()
     features = None if needed is None else needed[test]
@@ -198,13 +198,13 @@ def play(
     return PolicyPlay(test=test, shares=shares, order=order, drawn=drawn, seconds=seconds, fault=fault or other)
 
 
-def _query(row: TableRow, *, setup: Setup) -> Query:
+def _query_with_pick(row: TableRow, *, setup: Setup) -> Query:
     query = table_query(row)
     pick = setup.picks.get(row.question)
     return query if pick is None else replace(query, sent=Sent(pick=dict(pick)))
 
 
-def _policy(task: PlayTask, *, setup: Setup) -> Policy:
+def _new_policy(task: PlayTask, *, setup: Setup) -> Policy:
     """A new policy, with the task's seed for its initial weights unless its params name one."""
     params = setup.policies[task.policy]
     policy = make_policy(task.policy, params=params)
@@ -221,8 +221,8 @@ def play_settings(policy: Policy, *, settings: PolicySettings) -> PolicySettings
     return settings.model_copy(update=changes)
 
 
-def _rewarded(policy: Policy, *, setup: Setup) -> Sequence[Logged]:
-    """The rows that a pass learns. A policy with its paper's own rewards (`table_reward`) gets these."""
+def _rows_to_learn(policy: Policy, *, setup: Setup) -> Sequence[Logged]:
+    """The rows that a pass learns, with the rewards of the policy's paper if it has a method `table_reward`."""
     known, of_table = setup.train, getattr(policy, "table_reward", None)
     if of_table is None:
         return known.rows
@@ -233,14 +233,14 @@ def _rewarded(policy: Policy, *, setup: Setup) -> Sequence[Logged]:
     return rows
 
 
-#: in a process of the pool
+#: the setup that a process of the pool has received; empty in other processes
 _setup: list[Setup] = []
 
 
 def play_all(
     tasks: Sequence[PlayTask], *, setup: Setup, here: frozenset[str], jobs: int, progress: Progress
 ) -> Iterator[tuple[PlayTask, PolicyPlay]]:
-    """Yield each task with its play, in the order in which they end; no play depends on the number of processes.
+    """Yield each task with its play, in the order in which plays end. No play depends on the number of processes.
 
     here: policies that are played in this process, since a model uses all cores. jobs: number of processes.
     """
@@ -252,8 +252,8 @@ def play_all(
             os.environ.setdefault(name, "1")  # the processes share the cores already
         # Not forked, since a child could deadlock: the parent may have threads of torch.
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(setup,)) as pool:
-            asked = {pool.submit(_play, task): task for task in away}
+        with ProcessPoolExecutor(jobs, mp_context=context, initializer=_receive_setup, initargs=(setup,)) as pool:
+            asked = {pool.submit(_play_task, task): task for task in away}
             for future in as_completed(asked):
                 done += 1
                 progress("routers played", done, len(tasks))
@@ -267,9 +267,9 @@ def play_all(
             yield task, played
 
 
-def _begin(setup: Setup) -> None:
+def _receive_setup(setup: Setup) -> None:
     _setup.append(setup)
 
 
-def _play(task: PlayTask) -> PolicyPlay:
+def _play_task(task: PlayTask) -> PolicyPlay:
     return play(task, setup=_setup[0])

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from ragbandit.additions.evaluation.kept_lines import KeptLines, first_fault
-from ragbandit.additions.evaluation.routers.play import PlayTask, PolicyPlay, Setup, played_of
+from ragbandit.additions.evaluation.kept_lines import AppendOnlyFile, first_fault
+from ragbandit.additions.evaluation.routers.play import PlayTask, PolicyPlay, Setup, read_play
 from ragbandit.additions.evaluation.routers.routing_table import RoutingTable
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Json
@@ -36,19 +36,18 @@ class _Line(BaseModel, strict=True):
 
 
 class PlayFile:
-    """A file of plays. A stored play is used again if all that defines it is equal: tables, rewards, encoder, policy,
-    params and folds.
+    """A file of plays. A stored play is reused if its tables, rewards, encoder, policy, params and folds are equal.
 
-    file: None to keep plays in memory only. facts: policy -> its state before it learns. The state has the hashes of
+    file: None to store plays only in memory. facts: policy -> its state before it learns. The state has the hashes of
     the policy's model, trained folder and counts. Raises InvalidInput for a file of another kind.
     """
 
     def __init__(self, file: Path | None, *, setup: Setup, facts: Mapping[str, Json]) -> None:
         self.plays: dict[PlayTask, PolicyPlay] = {}
-        #: number of the file's plays that are not used here
+        #: number of plays in the file that belong to another setup
         self.others = 0
         self._setup, self._facts = setup, facts
-        self._lines = None if file is None else KeptLines(file)
+        self._lines = None if file is None else AppendOnlyFile(file)
         if self._lines is None:
             return
         self._tables = [digest(setup.train), digest(setup.test)]
@@ -66,12 +65,12 @@ class PlayFile:
             task = PlayTask(policy=line.task.policy, seed=line.task.seed, fold=line.task.fold)
             is_known = task.policy in self._setup.policies and task.fold < self._setup.folds
             if is_known and line.key == self._key(task):
-                self.plays[task] = played_of(line.played, task=task, setup=self._setup)
+                self.plays[task] = read_play(line.played, task=task, setup=self._setup)
             else:
                 self.others += 1
         except ValueError as error:
             why = first_fault(error) if isinstance(error, ValidationError) else str(error)
-            raise self._lines.foreign(number, what="a play of a policy", why=why) from error
+            raise self._lines.line_error(number, what="a play of a policy", why=why) from error
 
     def add(self, task: PlayTask, played: PolicyPlay) -> None:
         self.plays[task] = played

@@ -50,11 +50,11 @@ def routers_assessment(
     best = max(policies or rows, key=lambda row: row.all["reward"].mean)
     arm = max((row for row in rows if row.kind == "arm"), key=lambda row: row.all["reward"].mean)
     gain = best.all["reward"].mean - arm.all["reward"].mean
-    unit = "steps" if "steps" in best.all and _alike(best, "steps", "cost") else "cost"
+    unit = "steps" if "steps" in best.all and _have_equal_means(best, "steps", "cost") else "cost"
     shown = [row for row in rows if row.kind != "first pass" or row in policies]
     return Assessment(
         title=f"Routers on {counted(len(outcomes.table.rows), 'question')} with the outcome of every arm",
-        sentence=f"{_answers(best, measure=measure)}; always {_answers(arm, measure=measure)}",
+        sentence=f"{_quality_text(best, measure=measure)}; always {_quality_text(arm, measure=measure)}",
         number=decimal(gain, 3, sign="+"),
         about=f"reward a question, {best.name} minus the best fixed arm",
         frontier=tuple(_point(row, quality=measure, cost="cost") for row in shown),
@@ -108,22 +108,25 @@ def _online_table(online: Sequence[OnlineRow]) -> Iterator[NumberTable]:
     for row in online:
         per_dollar = [_optional(row.quality_per_dollar, digits=1)] if has_dollars else []
         ahead = f"{row.break_even:,}" if row.break_even is not None else NOTHING
-        sums = [_pair(row.reward, factor=1.0, digits=1), _pair(row.above_best, factor=1.0, digits=1, sign="+")]
-        lines.append((row.name, *sums, _pair(row.regret, factor=1.0, digits=1), *per_dollar, ahead))
+        sums = [
+            _mean_and_error(row.reward, factor=1.0, digits=1),
+            _mean_and_error(row.above_best, factor=1.0, digits=1, sign="+"),
+        ]
+        lines.append((row.name, *sums, _mean_and_error(row.regret, factor=1.0, digits=1), *per_dollar, ahead))
     heads = ("reward", f"above always {best}", "regret", *(["right per dollar"] if has_dollars else []), "ahead from")
     title = f"While learning: sums over a pass of {counted(online[0].questions, 'question')}"
     yield NumberTable(title=title, columns=("router", *heads), rows=tuple(lines))
 
 
 def _optional(value: Estimate | None, *, digits: int) -> str:
-    return NOTHING if value is None else _pair(value, factor=1.0, digits=digits)
+    return NOTHING if value is None else _mean_and_error(value, factor=1.0, digits=digits)
 
 
-def _alike(row: RouterRow, first: str, second: str) -> bool:
+def _have_equal_means(row: RouterRow, first: str, second: str) -> bool:
     return abs(row.all[first].mean - row.all[second].mean) < 1e-9
 
 
-def _answers(row: RouterRow, *, measure: str) -> str:
+def _quality_text(row: RouterRow, *, measure: str) -> str:
     steps = f" with {decimal(row.all['steps'].mean, 2)} steps a question" if "steps" in row.all else ""
     return f"{row.label}: {decimal(100.0 * row.all[measure].mean, 1)} % {HEADS[measure][0].removesuffix(' %')}{steps}"
 
@@ -171,7 +174,7 @@ def _means_table(
             cells.append(_optional(row.quality_per_dollar, digits=1))
         if above:
             share = row.oracle_share
-            cells += [_pair(row.above_mixture, factor=100.0, digits=1, sign="+")]
+            cells += [_mean_and_error(row.above_mixture, factor=100.0, digits=1, sign="+")]
             cells += [NOTHING if share is None or abs(share) > _MOST_SHARE else f"{decimal(100.0 * share, 0)} %"]
         lines.append((row.label, *cells))
     return NumberTable(title=title, columns=("router", *heads), rows=tuple(lines))
@@ -219,9 +222,9 @@ def _percent(share: float | None) -> str:
 
 def _cell(value: Estimate, *, name: str) -> str:
     _, factor, digits = HEADS[name]
-    return _pair(value, factor=factor, digits=digits)
+    return _mean_and_error(value, factor=factor, digits=digits)
 
 
-def _pair(value: Estimate, *, factor: float, digits: int, sign: str = "") -> str:
+def _mean_and_error(value: Estimate, *, factor: float, digits: int, sign: str = "") -> str:
     text = decimal(factor * value.mean, digits, sign=sign)
     return text if value.error is None else f"{text} ± {decimal(factor * value.error, digits)}"

@@ -24,15 +24,15 @@ TIME_ONE: Final = "single_step"
 class RoutingTable:
     """The outcomes of every arm (K of them) for every question (n of them)."""
 
-    #: its `correct` is `measure`
     table: LabelledTable
-    #: name of the measure by which an answer is right
+    #: name of the quality measure that `table.correct` contains
     measure: str
-    #: a row for each arm of the first question, then of the second, ...; with reward and cost
+    #: rows with reward and cost, sorted by question, one for each arm
     rows: Sequence[Logged]
     #: features of the questions, shape (n, d); None if no policy needs them
     features: FeatureRows | None = None
-    #: number of questions by data set, also of those that the table leaves out since no arm answers them. None: n
+    #: data set -> number of its questions, including questions that no arm answers and that the table lacks. None if
+    #: the table has all questions
     totals: Mapping[str, float] | None = None
     #: the arm whose Time is 1; None if there is none
     time_one: ArmName | None = None
@@ -44,16 +44,16 @@ class RoutingTable:
     @cached_property
     def reward(self) -> Matrix:
         """Shape (n, K)."""
-        return self._of_rows([row.reward.value for row in self.rows])
+        return self._by_question([row.reward.value for row in self.rows])
 
     @cached_property
     def cost(self) -> Matrix:
         """Shape (n, K), in the unit of the reward."""
-        return self._of_rows([row.reward.cost for row in self.rows])
+        return self._by_question([row.reward.cost for row in self.rows])
 
     @cached_property
     def cheapest_right(self) -> Places:
-        """The oracle's choice for each question: of the best arms, the cheapest. The cheapest arm if none is right."""
+        """The oracle's choice for each question: the cheapest of its best arms; the cheapest arm if none is right."""
         best = self.table.correct == self.table.correct.max(axis=1, keepdims=True)
         return np.asarray(np.where(best, self.cost, np.inf).argmin(axis=1), dtype=np.intp)
 
@@ -64,7 +64,7 @@ class RoutingTable:
 
     @cached_property
     def qualities(self) -> Mapping[str, Matrix]:
-        """Measure of quality -> values, shape (n, K). The measure by which an answer is right is among them."""
+        """Measure of quality -> values, shape (n, K), including `measure`."""
         return {self.measure: self.table.correct, **self.table.measures}
 
     @cached_property
@@ -101,11 +101,11 @@ class RoutingTable:
             return len(self.datasets[dataset]) / self.totals[dataset]
         return len(self.table.rows) / sum(self.totals.values())
 
-    def _of_rows(self, values: Sequence[float]) -> Matrix:
+    def _by_question(self, values: Sequence[float]) -> Matrix:
         return np.array(values, dtype=np.float64).reshape(-1, len(self.arms))
 
 
-def check_priced(table: LabelledTable, *, reward: RewardSettings) -> None:
+def check_has_charged_cost(table: LabelledTable, *, reward: RewardSettings) -> None:
     """Raise ConfigError if a row lacks every cost that the reward charges."""
     if reward.weight > 0.0 and not all(charged_costs(row, prices=reward.cost) for row in table.rows):
         message = f"the reward charges {', '.join(reward.cost)}, and the table does not have it for every answer"
@@ -138,9 +138,9 @@ def question_totals(table: LabelledTable, *, total: Mapping[str, float]) -> Mapp
 
 
 def mixture_shares(at: float, *, costs: Vector, qualities: Vector) -> Vector:
-    """Shares of the arms, shape (K,), in the random mixture of two arms that is best at a mean cost of at most `at`.
+    """Shares of the arms, shape (K,), in the best random mixture of two arms whose mean cost is at most `at`.
 
-    costs, qualities: means of the arms, shape (K,). Below the cheapest arm's cost, the cheapest arm.
+    costs, qualities: means of the arms, shape (K,). If `at` is below all costs, the cheapest arm has the share 1.
     """
     every = np.eye(len(costs))
     best = every[costs.argmin()]

@@ -1,6 +1,6 @@
 """Rows of results as papers print them: quality, steps and time of policies, arms and oracle, by data set and by label.
 
-A way of answering is known by its shares: for each question, the probability of each arm.
+The input of a row is a router's shares: for each question, the probability of each arm.
 """
 
 import math
@@ -34,7 +34,7 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RouterRow:
-    """Results of a way of answering, over all seeds."""
+    """Results of a router, a fixed arm or a baseline, over all seeds."""
 
     name: str
     kind: Kind
@@ -43,15 +43,16 @@ class RouterRow:
     all: Mapping[str, Estimate]
     mean_of_datasets: Mapping[str, Estimate]
     by_dataset: Mapping[str, Mapping[str, Estimate]]
-    #: quality minus that of the best random mixture of arms at the same cost
+    #: quality minus the quality of the best random mixture of two arms at the same cost
     above_mixture: Estimate
-    #: `above_mixture` / that of the oracle; None if the oracle is not above the mixture
+    #: `above_mixture` divided by the oracle's; None if the oracle is not above the mixture
     oracle_share: float | None
     #: quality / dollars; None if dollars are not known, or nothing is paid
     quality_per_dollar: Estimate | None
     confusion: Confusion
-    #: arm -> share of all questions, and seconds of these
+    #: arm -> share of the questions that it answers
     arms: Mapping[ArmName, float]
+    #: arm -> mean seconds of these answers; None if it answers none, or the table has no seconds
     arm_seconds: Mapping[ArmName, float | None]
     fault: str | None = None
     #: restriction of the numbers, for example that a policy never picked; None without one
@@ -126,20 +127,20 @@ def rows_of_policy(
 
 
 def baseline_rows(outcomes: RoutingTable, *, at: float | None) -> Iterator[RouterRow]:
-    """Yield the rows of always each arm, uniform, a mixture, and the oracle. at: cost of the mixture; None for none."""
+    """Yield the rows of each fixed arm, uniform, a mixture, and the oracle. at: cost of the mixture; None for none."""
     count, n = len(outcomes.arms), len(outcomes.table.rows)
     every = np.eye(count)
     for place, arm in enumerate(outcomes.arms):
-        yield _fixed(arm, np.tile(every[place], (n, 1)), outcomes=outcomes, kind="arm")
-    yield _fixed(UNIFORM, np.full((n, count), 1.0 / count), outcomes=outcomes)
+        yield _baseline_row(arm, np.tile(every[place], (n, 1)), outcomes=outcomes, kind="arm")
+    yield _baseline_row(UNIFORM, np.full((n, count), 1.0 / count), outcomes=outcomes)
     if at is not None:
         costs, qualities = outcomes.cost.mean(axis=0), outcomes.table.correct.mean(axis=0)
         mixed = mixture_shares(at, costs=costs, qualities=qualities)
-        yield _fixed(MIXTURE, np.tile(mixed, (n, 1)), outcomes=outcomes)
-    yield _fixed(ORACLE, every[outcomes.cheapest_right], outcomes=outcomes)
+        yield _baseline_row(MIXTURE, np.tile(mixed, (n, 1)), outcomes=outcomes)
+    yield _baseline_row(ORACLE, every[outcomes.cheapest_right], outcomes=outcomes)
 
 
-def _fixed(name: str, shares: Matrix, *, outcomes: RoutingTable, kind: Kind = "baseline") -> RouterRow:
+def _baseline_row(name: str, shares: Matrix, *, outcomes: RoutingTable, kind: Kind = "baseline") -> RouterRow:
     places = np.arange(len(outcomes.table.rows))
     return row_of(name, [Shares(places=places, shares=shares)], outcomes=outcomes, kind=kind)
 
@@ -156,11 +157,11 @@ def row_of(
         {key: math.fsum(values[seed][key] for values in by_dataset.values()) / len(by_dataset) for key in overall}
         for seed in range(len(seeds) if by_dataset else 0)
     ]
-    above = [_above(one, outcomes=outcomes) for one in seeds]
+    above = [_above_mixture(one, outcomes=outcomes) for one in seeds]
     oracle = Shares(
         places=np.arange(len(outcomes.table.rows)), shares=np.eye(len(outcomes.arms))[outcomes.cheapest_right]
     )
-    possible = _above(oracle, outcomes=outcomes)
+    possible = _above_mixture(oracle, outcomes=outcomes)
     pooled = Shares(
         places=np.concatenate([one.places for one in seeds]), shares=np.concatenate([one.shares for one in seeds])
     )
@@ -203,7 +204,7 @@ def _means(chosen: Shares, *, outcomes: RoutingTable, dataset: str | None = None
     return means
 
 
-def _above(chosen: Shares, *, outcomes: RoutingTable) -> float:
+def _above_mixture(chosen: Shares, *, outcomes: RoutingTable) -> float:
     """Quality of the choices minus the quality of the best mixture of two arms that costs as much."""
     places, right, cost = chosen.places, outcomes.table.correct, outcomes.cost
     quality, spent = (float((chosen.shares * of[places]).sum(axis=1).mean()) for of in (right, cost))
@@ -213,7 +214,7 @@ def _above(chosen: Shares, *, outcomes: RoutingTable) -> float:
 
 
 def _per_dollar(seeds: Sequence[Shares], *, outcomes: RoutingTable) -> Estimate | None:
-    """Quality of the table's questions / their dollars."""
+    """Sum of the quality / sum of the dollars, over the questions of the table; None without dollars."""
     dollars, right = outcomes.amounts.get("dollars"), outcomes.table.correct
     if dollars is None:
         return None

@@ -14,16 +14,16 @@ from ragbandit.additions.evaluation.routers.play import (
     PolicyPlay,
     Setup,
     check_folds,
-    check_policies,
     check_stream,
+    make_policies,
+    make_tasks,
     play_all,
-    tasks_of,
 )
 from ragbandit.additions.evaluation.routers.play_file import PlayFile, check_unused
 from ragbandit.additions.evaluation.routers.report import routers_assessment
 from ragbandit.additions.evaluation.routers.routing_table import (
     RoutingTable,
-    check_priced,
+    check_has_charged_cost,
     question_totals,
     time_one_of,
 )
@@ -60,7 +60,7 @@ from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import ArmName
 from ragbandit.workers.setup.generators import make_generator
 
-#: names after --policy of baselines, which are printed always
+#: baselines, which are always printed, so --policy may name them
 _BASELINES: Final = (ORACLE, UNIFORM, MIXTURE)
 _FIXED: Final = "fixed:"
 #: defaults of --folds and --seeds
@@ -87,7 +87,7 @@ class RouterOptions:
     train_total: str | None = None
     hops: str | None = None
     datasets: str | None = None
-    #: file of the plays; None to keep none
+    #: file of the plays; None to store no plays
     answers: Path | None = None
     resume: bool = False
 
@@ -108,15 +108,15 @@ def evaluate_routers(options: RouterOptions, *, settings: Settings, progress: Pr
         check_unused(options.answers)  # before anything is computed
     names = policies_of(options.policies)
     policies = parse_policies(names, params=options.param or (), settings=settings.policy)
-    test, measure, remarks = _table(options.table, options=options, schema=settings.context)
+    test, measure, remarks = _read_table(options.table, options=options, schema=settings.context)
     if options.train_total is not None and options.train is None:
         message, remedy = "counts the questions of the table --train, which is not given", "use --total for --table"
         raise InvalidInput(message, field="train-total", remedy=remedy)
     train = test
     if options.train is not None:
-        train, more = _train_table(options, arms=test, measure=measure, schema=settings.context)
+        train, more = _read_train_table(options, arms=test, measure=measure, schema=settings.context)
         remarks += [f"{options.train}: {remark}" for remark in more]
-    _check_named(options.policies, arms=test.arms)
+    _check_fixed_arms(options.policies, arms=test.arms)
     folds = 1 if options.train is not None else options.folds or FOLDS
     if options.train is None:
         check_folds(folds, rows=len(test.rows))
@@ -130,7 +130,7 @@ def evaluate_routers(options: RouterOptions, *, settings: Settings, progress: Pr
         )
         for name, params in policies.items()
     }
-    instances = check_policies(complete, arms=test.arms)
+    instances = make_policies(complete, arms=test.arms)
     is_stream = folds == 1 and options.train is None
     if is_stream:
         check_stream(instances)
@@ -139,7 +139,7 @@ def evaluate_routers(options: RouterOptions, *, settings: Settings, progress: Pr
         progress("loading the encoder", 0, 0)
         encoder = make_encoder(settings.encoder)
     for table in (test, train):
-        check_priced(table, reward=settings.reward)
+        check_has_charged_cost(table, reward=settings.reward)
     make = partial(
         _routing_table,
         measure=measure,
@@ -159,12 +159,12 @@ def evaluate_routers(options: RouterOptions, *, settings: Settings, progress: Pr
         pick = need_source("pick").model(settings.policy, generator=settings.generator)
         generator = make_generator(pick.generator)
         described: dict[str, Any] = {"descriptions": settings.arm_descriptions, "limits": pick, "generator": generator}
-        picks = _picks(test, **described, file=options.answers, progress=progress)
+        picks = _ask_for_picks(test, **described, file=options.answers, progress=progress)
         setup = replace(setup, picks=picks.by_question, pick_seconds=picks.seconds)
         notes.append(picks.note)
         of_picks = {name: picks.remark for name, policy in instances.items() if "pick" in policy.needs}
-    tasks = tasks_of(setup, policies=instances, seeds=options.seeds or SEEDS)
-    plays = _plays(tasks, setup=setup, instances=instances, options=options, progress=progress)
+    tasks = make_tasks(setup, policies=instances, seeds=options.seeds or SEEDS)
+    plays = _play_missing(tasks, setup=setup, instances=instances, options=options, progress=progress)
     rows = [
         replace(row, remark=of_picks.get(name))
         for name in names
@@ -196,18 +196,18 @@ def _routing_table(
     return RoutingTable(table=table, measure=measure, rows=rows, features=features, totals=totals, time_one=time_one)
 
 
-def _picks(table: LabelledTable, *, file: Path | None, **given: Any) -> TablePicks:
+def _ask_for_picks(table: LabelledTable, *, file: Path | None, **given: Any) -> TablePicks:
     """Ask a model which arm it picks for each question of the table.
 
     file: file of plays; the model's replies are kept in a file next to it. given: arguments of `ask_for_picks`.
     """
     texts = list(dict.fromkeys(row.question for row in table.rows))
     kept = None if file is None else file.with_suffix(".picks.jsonl")
-    with interruptible(_stopped(file, what="picks")):
+    with interruptible(_stop_message(file, what="picks")):
         return asyncio.run(ask_for_picks(texts, arms=table.arms, file=kept, **given))
 
 
-def _stopped(file: Path | None, *, what: str) -> str:
+def _stop_message(file: Path | None, *, what: str) -> str:
     """The message after Ctrl-C. file: where the plays or picks are kept."""
     if file is None:
         return "stopped; with --answers FILE the command could continue"
@@ -223,17 +223,17 @@ def _is_fixed(name: str) -> bool:
     return name == "fixed" or name.startswith(_FIXED)
 
 
-def _check_named(names: Sequence[str], *, arms: Sequence[ArmName]) -> None:
+def _check_fixed_arms(names: Sequence[str], *, arms: Sequence[ArmName]) -> None:
     for name in split_commas(names):
         if name.startswith(_FIXED) and name.removeprefix(_FIXED) not in arms:
             message = f"{name.removeprefix(_FIXED)!r} is not an arm of the table"
             raise InvalidInput(message, field="policy", remedy=f"use one of {', '.join(arms)}")
 
 
-def _table(path: Path, *, options: RouterOptions, schema: ContextSchema) -> tuple[LabelledTable, str, list[str]]:
+def _read_table(path: Path, *, options: RouterOptions, schema: ContextSchema) -> tuple[LabelledTable, str, list[str]]:
     """Read a table, and take the data sets, hops and measure that the options name.
 
-    Returns (table, measure, how it was read).
+    Returns (table, measure, remarks about the reading).
     """
     given: dict[str, Any] = {"columns": options.columns, "skip_bad": options.skip_bad, "schema": schema}
     table, remarks = read_outcome_table(path, **given)
@@ -252,20 +252,20 @@ def _table(path: Path, *, options: RouterOptions, schema: ContextSchema) -> tupl
     return *with_measure(table, options.measure), remarks
 
 
-def _train_table(
+def _read_train_table(
     options: RouterOptions, *, arms: LabelledTable, measure: str, schema: ContextSchema
 ) -> tuple[LabelledTable, list[str]]:
     assert options.train is not None
     if options.folds is not None:
         raise InvalidInput("folds are cut only without --train", field="folds", remedy="leave one of the two out")
-    table, own, remarks = _table(options.train, options=replace(options, measure=measure), schema=schema)
+    table, own, remarks = _read_table(options.train, options=replace(options, measure=measure), schema=schema)
     if own != measure or {*table.arms} != {*arms.arms}:
         message = f"has the arms {', '.join(table.arms)}, and --table has {', '.join(arms.arms)}"
         raise InvalidInput(message, field="train", remedy="both tables need the same arms and measure")
     return replace(table, arms=arms.arms), remarks
 
 
-def _plays(
+def _play_missing(
     tasks: Sequence[PlayTask],
     *,
     setup: Setup,
@@ -273,7 +273,7 @@ def _plays(
     options: RouterOptions,
     progress: Progress,
 ) -> dict[str, dict[int, list[PolicyPlay]]]:
-    """Policy -> seed -> play of each fold. Plays of the file are used, except plays of policies that ask a model."""
+    """Policy -> seed -> play of each fold. Reuses plays of the file, except plays of policies that ask a model."""
     here = {name for name, policy in instances.items() if "text" in policy.needs}  # a model uses all cores
     again = {name for name, policy in instances.items() if "pick" in policy.needs}
     facts = {name: policy.state()[1] for name, policy in instances.items()}
@@ -285,7 +285,7 @@ def _plays(
         missing = [task for task in tasks if task not in kept.plays or task.policy in again]
         away = [task for task in missing if task.policy not in here]
         jobs = min(cores(), len(away)) if len(away) * len(setup.train.table.rows) >= WORTH_PROCESSES else 1
-        with interruptible(_stopped(options.answers, what="plays")):
+        with interruptible(_stop_message(options.answers, what="plays")):
             for task, played in play_all(missing, setup=setup, here=frozenset(here), jobs=jobs, progress=progress):
                 kept.add(task, played)
         by_seed: dict[str, dict[int, list[PolicyPlay]]] = {}
@@ -343,7 +343,7 @@ def _online_notes(online: Sequence[OnlineRow]) -> list[str]:
 def print_routers(evaluated: Evaluated, *, report: Path | None, as_json: bool) -> None:
     """Write the page, if its path is given, and print the rows as JSON or as tables."""
     if report is not None:
-        write_page(report, _shown(evaluated, full=True))
+        write_page(report, _assessment_of(evaluated, full=True))
     if as_json:
         outcomes = evaluated.outcomes
         print_json(
@@ -352,10 +352,10 @@ def print_routers(evaluated: Evaluated, *, report: Path | None, as_json: bool) -
             | {"online": [row.as_json() for row in evaluated.online]}
         )
         return
-    print_assessment(_shown(evaluated, full=False), console, show_all=True, page=report)
+    print_assessment(_assessment_of(evaluated, full=False), console, show_all=True, page=report)
 
 
-def _shown(evaluated: Evaluated, *, full: bool) -> Assessment:
+def _assessment_of(evaluated: Evaluated, *, full: bool) -> Assessment:
     return routers_assessment(
         evaluated.rows, outcomes=evaluated.outcomes, online=evaluated.online, notes=evaluated.notes, full=full
     )

@@ -30,34 +30,34 @@ class RatingList:
 
     def rows(self) -> Iterator[Any]:
         """Yield the values of the list. Raises ValueError, after the values before the fault."""
-        self.is_bare = self._next() == "["
+        self.is_bare = self._peek() == "["
         has_list = self.is_bare
         if self.is_bare:
-            yield from self._values("]")
-        elif self._next() == "{":
-            for name in self._values("}"):
-                self._skip(":")
-                if name in ("items", "data") and not has_list and self._next() == "[":
+            yield from self._read_values("]")
+        elif self._peek() == "{":
+            for name in self._read_values("}"):
+                self._expect(":")
+                if name in ("items", "data") and not has_list and self._peek() == "[":
                     has_list = True
-                    yield from self._values("]")
+                    yield from self._read_values("]")
                 else:
-                    value = self._value()
+                    value = self._read_value()
                     self.meta = value if name == "meta" else self.meta
-        if not has_list or self._next():
+        if not has_list or self._peek():
             raise ValueError(_FAULT)
 
-    def _values(self, end: str) -> Iterator[Any]:
+    def _read_values(self, end: str) -> Iterator[Any]:
         """The values of a list, or the names of an object, whose values the caller reads."""
         self._place += 1
-        if self._next() != end:
-            yield self._value()
-            while self._next() == ",":
+        if self._peek() != end:
+            yield self._read_value()
+            while self._peek() == ",":
                 self._place += 1
-                yield self._value()
-        self._skip(end)
+                yield self._read_value()
+        self._expect(end)
 
-    def _value(self) -> Any:
-        self._next()
+    def _read_value(self) -> Any:
+        self._peek()
         while True:
             is_last = self._at >= len(self._body)
             try:
@@ -70,23 +70,23 @@ class RatingList:
             size = len(self._text) - self._place
             if is_last or size > MOST_CHARACTERS:
                 raise ValueError(f"{_FAULT}, or a rating has more than {MOST_CHARACTERS} characters")
-            self._decode(max(self._step, size))
+            self._decode_more(max(self._step, size))
 
-    def _next(self) -> str:
+    def _peek(self) -> str:
         """The next character after white space; "" at the end."""
         while True:
             if space := _SPACE.match(self._text, self._place):
                 self._place = space.end()
             if self._place < len(self._text) or self._at >= len(self._body):
                 return self._text[self._place : self._place + 1]
-            self._decode(self._step)
+            self._decode_more(self._step)
 
-    def _skip(self, expected: str) -> None:
-        if self._next() != expected:
+    def _expect(self, expected: str) -> None:
+        if self._peek() != expected:
             raise ValueError(_FAULT)
         self._place += 1
 
-    def _decode(self, size: int) -> None:
+    def _decode_more(self, size: int) -> None:
         part = self._body[self._at : self._at + size]
         self._at += size
         self._text = self._text[self._place :] + self._bytes.decode(part, final=self._at >= len(self._body))

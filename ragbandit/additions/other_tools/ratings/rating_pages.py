@@ -1,4 +1,4 @@
-"""Reads the pages of a list of ratings, from any place on and within a budget, so that no list holds a poll."""
+"""Reads the pages of a list of ratings, from any place on and within a budget, so that every poll ends."""
 
 import json
 import logging
@@ -20,9 +20,9 @@ from ragbandit.shared.reading.fields import objects_in, words_of
 
 log = logging.getLogger("ragbandit.worker")
 
-#: largest reply, and its time limit in seconds
+#: maximum bytes of a reply, and its time limit, seconds
 MOST_BYTES, REPLY_S = 64 << 20, 30.0
-#: number of pages after which a list ends, for lists that have no end
+#: maximum number of pages of a list that are read, because a faulty list may have no end
 MOST_PAGES: Final = 1000
 GROUP: Final = 500  #: ratings that are stored in one transaction
 _LONGEST_CURSOR: Final = 2048
@@ -50,7 +50,7 @@ class Place:
     #: cursor of this page; "" for the first page and for lists with numbers of pages
     cursor: str = ""
     rows: int = 0
-    #: hash of the page before, and hashes of all cursors so far
+    #: hash of the previous page, and hashes of all cursors so far
     former: bytes = b""
     cursors: frozenset[bytes] = frozenset()
 
@@ -69,26 +69,26 @@ class RatingPages:
     def groups(self, budget: PollBudget) -> Iterator[list[Mapping[str, Any]]]:
         """Yield groups of ratings until the list or the budget ends. Reads at least one group.
 
-        A failing service, a slow or large reply raises httpx.HTTPError or ValueError, after the ratings before it.
+        Raises httpx.HTTPError or ValueError for a failing service, and a slow or large reply, after earlier ratings.
         """
         with httpx.Client(headers=self._headers, timeout=REPLY_S / 3, **httpx_options(self._url)) as client:
             while (place := self.place) is not None:
-                reply, content = RatingList(self._body(client, place, budget=budget)), sha256()
+                reply, content = RatingList(self._fetch(client, place, budget=budget)), sha256()
                 count = 0
-                for group in _grouped(reply.rows()):
+                for group in _group_rows(reply.rows()):
                     if place.rows < count and budget.is_spent:
                         return
-                    content.update(_written(group))
+                    content.update(_group_json(group))
                     count += len(group)
                     if count > place.rows:
                         yield objects_in(group)
                         budget.rows -= len(group)
                         self.place = replace(place, rows=count)
-                self.place = self._following(place, reply, content=content.digest())
+                self.place = self._next_place(place, reply, content=content.digest())
                 if budget.is_spent:
                     return
 
-    def _body(self, client: httpx.Client, place: Place, *, budget: PollBudget) -> bytes:
+    def _fetch(self, client: httpx.Client, place: Place, *, budget: PollBudget) -> bytes:
         parameter = {"cursor": place.cursor} if place.cursor else {"page": place.page}
         url = httpx.URL(self._url).copy_merge_params(parameter)
         body, deadline = bytearray(), time.monotonic() + REPLY_S
@@ -102,7 +102,7 @@ class RatingPages:
             raise ValueError(f"{shown_address(self._url)}: status {response.status_code}, no list of ratings")
         return bytes(body)
 
-    def _following(self, place: Place, reply: RatingList, *, content: bytes) -> Place | None:
+    def _next_place(self, place: Place, reply: RatingList, *, content: bytes) -> Place | None:
         """The beginning of the next page; None after the last one."""
         cursor = words_of(cell({"meta": reply.meta}, "meta.cursor"))
         if reply.is_bare or content in (place.former, sha256().digest()) or (place.cursor and not cursor):
@@ -125,7 +125,7 @@ def authorization_of(key: str) -> str:
     return f"Basic {b64encode(key.encode()).decode()}" if ":" in key else f"Bearer {key}"
 
 
-def _grouped(rows: Iterator[Any]) -> Iterator[list[Any]]:
+def _group_rows(rows: Iterator[Any]) -> Iterator[list[Any]]:
     """Groups of GROUP rows. If the rows end with a ValueError, it comes after the last rows."""
     group: list[Any] = []
     while True:
@@ -143,7 +143,7 @@ def _grouped(rows: Iterator[Any]) -> Iterator[list[Any]]:
         group = []
 
 
-def _written(group: list[Any]) -> bytes:
+def _group_json(group: list[Any]) -> bytes:
     try:
         return json.dumps(group).encode()
     except RecursionError:

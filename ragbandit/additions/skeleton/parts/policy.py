@@ -39,9 +39,9 @@ class OwnPolicy(HasParams):
 
     def pmf(self, queries: Sequence[Any], *, features: Any, arms: Sequence[Sequence[Any]]) -> list[PolicyOutput]:
         del queries, features
-        return [self._one(offered) for offered in arms]
+        return [self._choose(offered) for offered in arms]
 
-    def _one(self, arms: Sequence[Any]) -> PolicyOutput:
+    def _choose(self, arms: Sequence[Any]) -> PolicyOutput:
         scores = tuple(float(np.divide(*self.sums[arm])) if arm in self.sums else 0.0 for arm in arms)
         return PolicyOutput(pmf=epsilon_greedy(scores, epsilon=self.epsilon), scores=scores)
 

@@ -4,7 +4,7 @@ their records are a log for a verdict or a warm start.
 
 from collections.abc import Mapping, Sequence
 
-from ragbandit.additions.evaluation.kept_answers import AnswerFile, StoredAnswer, answer_key
+from ragbandit.additions.evaluation.kept_answers import AnswerFile, StoredAnswer, stored_answer_key
 from ragbandit.additions.evaluation.labelled_questions import LabelledQuestion
 from ragbandit.additions.evaluation.qualities import labelled_quality, log_record, measured_quality
 from ragbandit.router.config.settings import BudgetSettings, RewardSettings
@@ -41,7 +41,7 @@ class FileQuestions:
 
         def keys(row: LabelledQuestion) -> dict[ArmName, str]:
             return {
-                name: answer_key(row.question, arm=name, made_by=origins[name], version=arm.version)
+                name: stored_answer_key(row.question, arm=name, made_by=origins[name], version=arm.version)
                 for name, arm in arms.items()
             }
 
@@ -70,7 +70,7 @@ class FileQuestions:
 
 class FileQuestion(AskedQuestion):
     def __init__(self, questions: FileQuestions, *, row: LabelledQuestion, keys: Mapping[ArmName, str]) -> None:
-        """keys: arm -> key of its answer, see `answer_key`."""
+        """keys: arm -> key of its answer, see `stored_answer_key`."""
         self.row, self.keys, self._questions = row, keys, questions
 
     def works(self) -> Sequence[Work]:

@@ -38,7 +38,7 @@ from ragbandit.router.storage.sql.counters import recount
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.schema import migrate
 from ragbandit.router.storage.sql.tables import metadata
-from ragbandit.router.storage.totals import Extender
+from ragbandit.router.storage.totals import TotalsExtender
 from ragbandit.shared.types import PolicyLabel
 
 SMALL, TEMPLATES, UNLEARNED, PART = 10_000, 1_000, 2_000, 20_000
@@ -176,7 +176,7 @@ def learn(settings: Settings, url: str) -> float:
     while learner.drain():
         pass
     took = 1000.0 * (time.process_time() - began) / max(1, learner.last_seq - before)
-    extender = Extender(database, holder="benchmark", weight=settings.reward.weight)
+    extender = TotalsExtender(database, holder="benchmark", weight=settings.reward.weight)
     while extender.extend(seconds=60.0):
         pass
     extender.release()

@@ -402,7 +402,7 @@ class World:
     def sha256(self, policy: Policy, *, last_seq: int | None = None) -> str:
         """What identifies a policy at the end of the ledger."""
         end = self.ledger.last_seq() if last_seq is None else last_seq
-        encoder_hash = self.ledger.registered()["encoder_hash"]
+        encoder_hash = self.ledger.policy_row()["encoder_hash"]
         return pack(policy, label=self.store.label, last_seq=end, encoder_hash=encoder_hash, now=0.0)[0].sha256
 
     def write(self, statement: Any) -> None:

@@ -13,7 +13,7 @@ from docs.screenshots.rollouts import Learners, Rollout
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.checks.reports import make_feedback, make_outcome
 from ragbandit.router.serving.router import Router
-from ragbandit.router.storage.totals import Extender
+from ragbandit.router.storage.totals import TotalsExtender
 from ragbandit.shared.types import Cost, Decision, Generated, Query, Retrieved, Round, Source, TraceEvent
 
 #: name -> (steps, seconds, chance to be right by kind of question)
@@ -69,7 +69,7 @@ def fill(router: Router, *, hours: int = 156, each: int = 60, seed: int = 7) -> 
     finally:
         router.service.clock = time.time
         router.process.versions.snapshots.lags.clear()  # lags by the clock that was set
-    extender = Extender(router.database, holder="screenshots", weight=0.05)
+    extender = TotalsExtender(router.database, holder="screenshots", weight=0.05)
     while extender.extend(seconds=60.0):
         pass
     extender.release()

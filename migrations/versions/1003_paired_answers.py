@@ -1,4 +1,4 @@
-"""Answers of both ways to the same questions, for `report --decide`."""
+"""Answers of two arms to the same questions, for `report --decide`."""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""Turns belong to a decision: a column for the decision of a turn, the newest task of each conversation, and its end.
+"""Turns belong to a decision: `decisions.turn_of`, a table with the newest task of each conversation, and task ends.
 
 Earlier releases counted each request of a tool loop as a decision, which ledgers closed without learning. Now these
 rows name their decision, and no ledger has a row for them. Turns that stayed on an arm for a conversation
@@ -9,7 +9,7 @@ replays of older stores do not change.
 import sqlalchemy as sa
 from alembic import op
 
-from ragbandit.router.storage.decisions.turns import continued_by
+from ragbandit.router.storage.decisions.turns import read_continues
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import recount
 from ragbandit.router.storage.sql.tables import closures, decisions, units, waiting
@@ -18,7 +18,7 @@ revision = "1004"
 down_revision = "1003"
 oldest_code = "1004"
 
-#: turns that are changed by one statement
+#: number of rows that one statement reads
 _PAGE = 500
 
 
@@ -33,7 +33,7 @@ def upgrade() -> None:
     after, changed = "", False
     while page := connection.execute(turns.where(decisions.c.id > after).order_by(decisions.c.id).limit(_PAGE)).all():
         after = page[-1].id
-        firsts = {row.id: loop.first for row in page if (loop := continued_by(row.request).loop) is not None}
+        firsts = {row.id: loop.first for row in page if (loop := read_continues(row.request).loop) is not None}
         rows = [{"key": key, "first": first} for key, first in firsts.items() if first]
         if not rows:
             continue

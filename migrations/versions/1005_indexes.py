@@ -1,4 +1,4 @@
-"""Indexes of part of `waiting` and `jobs`: an answer without feedback, and a job that is claimed at once, skip them."""
+"""Partial indexes of `waiting` and `jobs`. Answers without feedback and jobs claimed at once have no entry in them."""
 
 from alembic import op
 

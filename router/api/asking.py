@@ -91,7 +91,7 @@ async def with_budgets(request: Request, query: Query) -> Query:
     Raises BudgetSpent, LimitReached, StoreError.
     """
     budgets: Budgets = request.scope["app"].state.budgets
-    return await budgets.paced(query, caller=caller_of(request), is_preview=headers_of(request).is_preview)
+    return await budgets.apply(query, caller=caller_of(request), is_preview=headers_of(request).is_preview)
 
 
 async def preview(request: Request, query: Query, *, run_by: RunBy) -> Response:

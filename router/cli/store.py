@@ -12,7 +12,7 @@ import typer
 
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import PolicySettings, Settings
-from ragbandit.router.config.strict_yaml import parsed_yaml
+from ragbandit.router.config.strict_yaml import parse_yaml
 from ragbandit.router.learning.status import check_registered
 from ragbandit.router.policies import make_policy, untrained_policy
 from ragbandit.router.policies.base import Policy
@@ -51,7 +51,7 @@ def open_store(
 
 def registered_policy(ledger: Ledger) -> Policy | None:
     """An untrained copy of the policy that last opened the ledger; None if it was never opened, or was imported."""
-    row = ledger.registered()
+    row = ledger.policy_row()
     if row is None or row["algorithm"] == IMPORTED:
         return None
     return make_policy(row["algorithm"], params=json.loads(row["params"]))
@@ -101,7 +101,7 @@ def parse_pairs(texts: Sequence[str], *, form: str, field: str, remedy: str) -> 
         name, equals, text = pair.partition("=")
         parts = name.strip().split(".")
         try:
-            value = parsed_yaml(text)
+            value = parse_yaml(text)
         except ValueError:
             equals = ""
         if not equals or not all(parts) or len(parts) < 1 + form.count("."):

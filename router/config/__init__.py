@@ -1,1 +1,1 @@
-"""Settings: what can be set, and how it is read from the file and the environment."""
+"""Settings: their declarations, and how they are read from the file and the environment."""

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ragbandit.shared.errors import InvalidInput
 
 MOST_KEYS: Final = 64
-#: maximum number of feature columns of all keys. Work per decision grows with the square of this number
+#: maximum number of feature columns of all keys; the work per decision grows with the square of the number of columns
 MOST_COLUMNS: Final = 256
 #: largest absolute value of a number: the policy squares it, and the square must be a finite float
 MOST_NUMBER: Final = 1e100
@@ -38,7 +38,7 @@ class ContextKey(BaseModel):
     proxy: bool = False
 
     @model_validator(mode="after")
-    def _fitting(self) -> "ContextKey":
+    def _check_options(self) -> "ContextKey":
         takes = {
             "category": ("values", "hashed"),
             "tenant": ("values", "hashed"),
@@ -49,7 +49,7 @@ class ContextKey(BaseModel):
                 raise ValueError(f"a key of the type {self.type} has no {name}; leave out {name}")
         if self.header is None and (self.map or self.proxy):
             raise ValueError("map and proxy belong to a header; set header, or leave them out")
-        if self.header is not None and self.is_own:
+        if self.header is not None and self.is_computed:
             raise ValueError("the tenant comes from the API key; leave out header")
         if self.values is not None and self.hashed is not None:
             raise ValueError("give `values` or `hashed`, not both")
@@ -76,7 +76,7 @@ class ContextKey(BaseModel):
         return self.most or 8
 
     @property
-    def is_own(self) -> bool:
+    def is_computed(self) -> bool:
         return self.type == "tenant"
 
     @property
@@ -109,7 +109,7 @@ def check_columns(schema: ContextSchema) -> ContextSchema:
 
 
 def plain_schema(schema: ContextSchema) -> dict[str, Any]:
-    """The schema that a policy learns from: without the names of headers, which may change."""
+    """The schema that a policy learns from: without the settings of headers, which may change."""
     others = {"header", "map", "proxy"}
     return {key: schema[key].model_dump(exclude=others, exclude_none=True) for key in sorted(schema)}
 
@@ -118,7 +118,7 @@ def check_declared(context: Mapping[str, object], *, schema: ContextSchema) -> N
     """Raises InvalidInput if the value of a declared key has a wrong type. Values may be missing or null."""
     for key, declared in schema.items():
         field, value = f"context.{key}", context.get(key)
-        if declared.is_own:
+        if declared.is_computed:
             if key in context:
                 remedy = "leave it out, or declare your value under another key"
                 raise _wrong(field, f'"{field}" is computed by the service (type: {declared.type})', remedy)

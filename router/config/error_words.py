@@ -1,4 +1,4 @@
-"""Errors of pydantic in plain words: the setting, what is wrong with its value, where it came from, and a remedy."""
+"""Turns errors of pydantic into plain words: the setting, the fault of its value, the value's source, and a remedy."""
 
 import json
 import re
@@ -28,7 +28,7 @@ _WORDS = {
     "(Dictionary|List) should have (.*) after validation, not .*": r"must have \2",
     "String should match pattern .*": "must have another form",
 }
-#: last part of a setting whose value must match a pattern -> example of a value
+#: part of the path of a setting whose value must match a pattern -> example of a value
 _EXAMPLES = {
     "rate_limits": "for example 600/minute",
     "sources": "for example key:ID, role:app, tenant:acme, rater:NAME or import:NAME",
@@ -37,7 +37,7 @@ _EXAMPLES = {
 }
 
 
-#: addition -> the section and the keys of its settings, so that an installation without it names it
+#: addition -> (section, keys) of its settings, so that the error for such a setting can name the missing addition
 _OF_ADDITIONS: Mapping[str, tuple[str, frozenset[str]]] = {
     "anthropic": ("generator", frozenset({"anthropic"})),
     "elasticsearch": ("retriever", frozenset({"url", "api_key_env", "search", "timeout_s", "fields"})),
@@ -52,7 +52,7 @@ _OF_ADDITIONS: Mapping[str, tuple[str, frozenset[str]]] = {
 
 
 def _of_addition(*path: str) -> str:
-    """Which addition brings a setting that is unknown here; "" if none is known to."""
+    """The part of an error about an unknown setting that names its missing addition; "" if no addition has it."""
     section = re.sub(r"^(generator|retriever)s\.[^.]+$|^.*\.(generator)$", r"\1\2", ".".join(path[:-1]))
     for name, (where, keys) in _OF_ADDITIONS.items():
         if where == section and path[-1] in keys and (name in faults() or name not in additions()):
@@ -115,11 +115,11 @@ def _unit(fault: Any) -> str:
 
 
 def _keys_at(path: Sequence[str | int]) -> set[str]:
-    """The keys of the section at this path. The section may be null by default, or stand in a map or a list."""
+    """The keys of the section at this path. The section may be null by default, or an entry of a mapping or list."""
     classes: tuple[type[Any], ...] = (Settings,)
     for part in path:
         hints = [get_type_hints(one).get(str(part)) for one in classes]
-        if any(hints):  # else it is a key of a map or a place in a list
+        if any(hints):  # otherwise `part` is a key of a mapping or an index of a list
             classes = tuple(one for hint in hints for one in _sections_in(hint))
     return {name for one in classes for name in _keys_of(one)}
 
@@ -147,7 +147,7 @@ def _default_of(key: str) -> str | None:
 
 
 def _defaults_of(section: BaseModel) -> dict[str, Any]:
-    """The defaults of a section. A section in it that is null by default has its own defaults."""
+    """The defaults of a section. An inner section that is null by default is replaced by its defaults."""
     defaults = section.model_dump()
     for name, hint in get_type_hints(type(section)).items():
         value = getattr(section, name, None)

@@ -1,4 +1,4 @@
-"""Every fault of a configuration: a setting with a fault is left out, and the rest is checked again."""
+"""Finds all faults of a configuration: each setting with a fault is removed, and the rest is checked again."""
 
 import copy
 import os
@@ -10,12 +10,12 @@ from ragbandit.router.config.loading import checked_settings, read_tree
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 
-#: maximum number of faults that are looked for
+#: maximum number of checks, each of which finds one fault
 _MOST: Final = 50
 #: replaces an arm with a fault, so that settings that name the arm cause no further fault
 _ARM: Final[Mapping[str, Any]] = {"class": "no_retrieval"}
 
-#: a server in place of a wrong address: without any, a key for OpenAI would be missing
+#: replaces a wrong address of a server; without an address, the next fault would be a missing key for OpenAI
 _SERVER: Final = "http://localhost/v1"
 
 
@@ -38,20 +38,20 @@ def faults_of(
             field = error.field or ""
             if not any(f"{fault.field}.".startswith(f"{field}.") for fault in faults):
                 faults.append(error)
-            if _leave_out(tree, field):
+            if _remove_setting(tree, field):
                 continue
         break
     return faults
 
 
-def _leave_out(tree: dict[str, Any], field: str) -> bool:
-    """Take a setting out of the tree, or empty the section that lacks it. Returns whether the tree has changed."""
+def _remove_setting(tree: dict[str, Any], field: str) -> bool:
+    """Remove a setting from the tree, or empty the section that lacks it. Returns whether the tree has changed."""
     path = _path_in(tree, field)
     if path is None:
         section, _, _ = field.rpartition(".")
-        return bool(section) and _empty(tree, section)
+        return bool(section) and _empty_section(tree, section)
     if path[0] == "arms" and (len(path) == 2 or path[2:] == ["class"]):
-        return _empty(tree, f"arms.{path[1]}")
+        return _empty_section(tree, f"arms.{path[1]}")
     parent = tree
     for key in path[:-1]:
         parent = parent[key]
@@ -64,13 +64,13 @@ def _leave_out(tree: dict[str, Any], field: str) -> bool:
     return True
 
 
-def _empty(tree: dict[str, Any], field: str) -> bool:
-    """Empty a section, so that settings with its name cause no further fault, or remove an empty section. Returns as
-    `_leave_out`.
+def _empty_section(tree: dict[str, Any], field: str) -> bool:
+    """Empty a section, so that settings that name it cause no further fault; remove it if it is empty already. Returns
+    whether the tree has changed.
     """
     path = _path_in(tree, field)
     if path is None:
-        return _leave_out(tree, field)
+        return _remove_setting(tree, field)
     parent = tree
     for key in path[:-1]:
         parent = parent[key]

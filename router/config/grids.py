@@ -1,4 +1,4 @@
-"""Grids: an entry of `arms` that stands for several arms, one for each combination of the listed params."""
+"""Grids: an entry of `arms` that defines several arms, one for each combination of the listed values of params."""
 
 import json
 import math
@@ -13,7 +13,7 @@ NAME_REMEDY: Final = "use 1 to 64 letters, digits, dots, dashes, underscores"
 MOST_ARMS: Final = 32
 
 _KEY: Final = "grid"
-#: param with the facts of an arm: properties that the configuration declares, and the arm's values in a grid
+#: param with the facts of an arm: properties that the configuration declares, and the arm's values of a grid
 FACTS: Final = "facts"
 _MOST_FACTS: Final = 16
 
@@ -49,7 +49,7 @@ def _entries(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
     field, grid = f"arms.{name}.{_KEY}", params[_KEY]
     if not isinstance(grid, Mapping) or not grid:
         raise ValueError(f"{field}: must be a mapping of params to lists of values, as {{rounds: [2, 4]}}")
-    axes = {str(key): _named(values, field=f"{field}.{key}") for key, values in sorted(grid.items(), key=str)}
+    axes = {str(key): _values_by_text(values, field=f"{field}.{key}") for key, values in sorted(grid.items(), key=str)}
     fixed_params = {key: value for key, value in params.items() if key != _KEY}
     check_facts(fixed_params.get(FACTS), field=f"arms.{name}.{FACTS}")
     repeated = sorted(set(axes) & set(map(str, fixed_params)))
@@ -80,8 +80,8 @@ def check_facts(facts: object, *, field: str) -> None:
         raise ValueError(f"{field}: {message}, as {{model: small, k: 4}}")
 
 
-def _named(values: object, *, field: str) -> dict[str, Any]:
-    """Map the text that stands for a value in an arm's name to the value. The first value's text is empty."""
+def _values_by_text(values: object, *, field: str) -> dict[str, Any]:
+    """Text for a value in an arm's name -> the value. The text for the first value is empty."""
     if not isinstance(values, list | tuple) or not values:
         raise ValueError(f"{field}: must be a list of values, first the value of the arm with the plain name")
     texts = [_text(value, field=field) for value in values]
@@ -92,7 +92,7 @@ def _named(values: object, *, field: str) -> dict[str, Any]:
 
 
 def _text(value: object, *, field: str) -> str:
-    """The text that stands for a value of a grid in an arm's name. Raises ValueError if a name cannot contain it."""
+    """The text for a value of a grid in an arm's name. Raises ValueError if a name cannot contain the text."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     if NAME.fullmatch(text) is None:
         raise ValueError(

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from ragbandit.router.config.error_words import first_error_of
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.config.sources import Sources, leaves_of, paths_of, source_of, with_short_forms, with_source
-from ragbandit.router.config.strict_yaml import parsed_yaml
+from ragbandit.router.config.strict_yaml import parse_yaml
 from ragbandit.router.config.urls import PLAIN_VARIABLES, check_urls, refuse_secrets, shown_setting
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files import read_text
@@ -67,20 +67,20 @@ class ReadTree:
     file: Path | None
     #: content of the file, without the environment
     written: Mapping[str, Any]
-    #: the settings of both, not checked
+    #: the settings of file and environment, not checked
     tree: dict[str, Any]
     sources: Sources
 
 
 def read_tree(path: str | Path | None, *, environ: Mapping[str, str]) -> ReadTree:
-    """Read the file and the environment, and let classes of users be imported. Raises ConfigError."""
-    file = _file(path or environ.get("RAGBANDIT_CONFIG"))
-    tree = {} if file is None else _read(file)
+    """Read the file and the environment, and make classes of users importable. Raises ConfigError."""
+    file = _find_file(path or environ.get("RAGBANDIT_CONFIG"))
+    tree = {} if file is None else _read_file(file)
     refuse_secrets(tree)
     written = copy.deepcopy(tree)
     sources = dict.fromkeys(leaves_of(tree), f"file {file}")
-    for variable, keys, value in _from_environment(environ):
-        _put(tree, keys, value, variable=variable)
+    for variable, keys, value in _environment_settings(environ):
+        _set_value(tree, keys, value, variable=variable)
         sources = with_source(sources, ".".join(keys), value=value, source=f"environment {variable}")
     if file is not None:
         folder = environ.get(CLASS_FOLDER) or class_folder(file)
@@ -90,7 +90,7 @@ def read_tree(path: str | Path | None, *, environ: Mapping[str, str]) -> ReadTre
 
 def checked_settings(tree: Mapping[str, Any], *, sources: Sources = MappingProxyType({})) -> Settings:
     """The settings of a tree. Raises ConfigError for the first fault."""
-    settings = _checked(tree, sources)
+    settings = _validate(tree, sources)
     check_urls(settings)
     return settings
 
@@ -115,17 +115,17 @@ def with_changes(settings: Settings, changes: Mapping[str, Mapping[str, object]]
         if section == "policy" and isinstance(params, Mapping):
             same_policy = changed.get("name", present.get("name")) == present.get("name")
             tree[section]["params"] = {**present["params"], **params} if same_policy else dict(params)
-    return _checked(tree)
+    return _validate(tree)
 
 
-def _checked(tree: Mapping[str, Any], sources: Sources = MappingProxyType({})) -> Settings:
+def _validate(tree: Mapping[str, Any], sources: Sources = MappingProxyType({})) -> Settings:
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:
         raise first_error_of(error, sources=sources) from error
 
 
-def _file(path: str | Path | None) -> Path | None:
+def _find_file(path: str | Path | None) -> Path | None:
     file = Path(path or "config.yaml")
     if file.is_file() or (path and file.exists()):
         return file
@@ -134,9 +134,9 @@ def _file(path: str | Path | None) -> Path | None:
     return None
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read_file(file: Path) -> dict[str, Any]:
     try:
-        tree = parsed_yaml(read_text(file))
+        tree = parse_yaml(read_text(file))
     except (OSError, ValueError) as error:
         fault, remedy = str(error), "check the indentation, and quote values that hold a colon"
         if isinstance(error, OSError):
@@ -150,7 +150,7 @@ def _read(file: Path) -> dict[str, Any]:
     return tree
 
 
-def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, tuple[str, ...], Any]]:
+def _environment_settings(environ: Mapping[str, str]) -> list[tuple[str, tuple[str, ...], Any]]:
     """(variable, path of keys, value) of every setting in the environment, sections before settings within them."""
     variables: list[tuple[str, tuple[str, ...], Any]] = []
     for variable, value in environ.items():
@@ -159,7 +159,7 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, tuple[str, 
         elif variable.startswith(ENV_PREFIX) and variable not in _NOT_SETTINGS and not _is_link(variable, value):
             keys = tuple(variable.removeprefix(ENV_PREFIX).lower().split("__"))
             try:
-                variables.append((variable, keys, parsed_yaml(value)))
+                variables.append((variable, keys, parse_yaml(value)))
             except ValueError:
                 message = "the value of this variable is not a YAML value"
                 raise ConfigError(message, field=variable, remedy="put the value in quotes") from None
@@ -167,13 +167,14 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, tuple[str, 
 
 
 def _is_link(variable: str, value: str) -> bool:
+    """Whether Kubernetes or Docker has set the variable, to the address of a Service."""
     if variable.endswith("_PORT") and _SERVICE_URL.fullmatch(value) is not None:
         return True
     is_named = variable.endswith(_SERVICE_ENDS) or "_SERVICE_PORT_" in variable
     return "__" not in variable and (is_named or _SERVICE_LINK.search(variable) is not None)
 
 
-def _put(tree: dict[str, Any], keys: tuple[str, ...], value: object, *, variable: str) -> None:
+def _set_value(tree: dict[str, Any], keys: tuple[str, ...], value: object, *, variable: str) -> None:
     for key in keys[:-1]:
         if tree.get(key) is None:  # missing, or an empty section
             tree[key] = {}

@@ -27,7 +27,7 @@ def section_of(kind: Kind, name: str) -> str:
 
 
 @contextmanager
-def errors_of(section: str, *, kind: Kind) -> Iterator[None]:
+def rename_errors(section: str, *, kind: Kind) -> Iterator[None]:
     """Rewrite errors about the section `generator` or `retriever` so that they name `section`."""
     try:
         yield
@@ -41,13 +41,13 @@ def errors_of(section: str, *, kind: Kind) -> Iterator[None]:
         raise type(error)(error.message, field=field, remedy=remedy) from error
 
 
-def _name(text: str) -> str:
+def _check_name(text: str) -> str:
     if NAME.fullmatch(text) is None:
         raise ValueError(f"the name {text!r} is invalid; {NAME_REMEDY}")
     return text
 
 
-def _section_name(text: str) -> str:
+def _check_section_name(text: str) -> str:
     if text == DEFAULT or len(text) > MAX_NAME or NAME.fullmatch(text) is None:
         raise ValueError(
             f"the name {text!r} is invalid; use 1 to {MAX_NAME} letters, digits, dots, dashes, underscores, and not "
@@ -56,8 +56,8 @@ def _section_name(text: str) -> str:
     return text
 
 
-Name = Annotated[str, AfterValidator(_name)]
-SectionName = Annotated[str, AfterValidator(_section_name)]
+Name = Annotated[str, AfterValidator(_check_name)]
+SectionName = Annotated[str, AfterValidator(_check_section_name)]
 
 
 def settings_by_name() -> Iterator[tuple[str, ...]]:

@@ -1,8 +1,8 @@
 """Rules of the operator: which questions may get which arms, and which other models may read them (setting `rules`).
 
-`RuleBook.permission` is the one place that applies them. It is asked wherever a question goes to a model: before a
-draw, when a queued question is run and when another arm takes over, when a stored question is asked again, and before
-an auxiliary model reads it. So the rules of now hold, not those of the time of the decision.
+`RuleBook.permission` applies them. It is called before any model gets a question: before a draw, when a queued question
+is run, when another arm takes over after a failure, when a stored question is asked again, and before an auxiliary
+model reads it. So the present rules apply, not those of the time of the decision.
 """
 
 import re
@@ -25,7 +25,7 @@ MOST_RULES: Final = 64
 _CONTEXT: Final = "context."
 #: conditions other than on context keys
 _KEYS: Final = ("tenant", "key", "door", "agent")
-#: values of the condition `door`: interfaces at which questions come
+#: values of the condition `door`: interfaces that receive questions
 DOORS: Final = ("route", "openai", *surfaces())
 #: values of the condition `agent`: the main agent of a conversation, or one that works for it
 _AGENTS: Final = ("main", "subagent")
@@ -33,7 +33,7 @@ _AGENTS: Final = ("main", "subagent")
 _PATTERNS: Final = {"tenant": re.compile(r"[A-Za-z0-9_-]{1,64}"), "key": re.compile(r"[0-9A-Za-z]{10}")}
 #: largest number of characters of a header that sets a context key
 LONGEST_HEADER: Final = 512
-#: largest number of combinations of rules that are checked
+#: maximum number of combinations of rules that are checked
 _MOST_COMBINED: Final = 20_000
 
 Value = str | float | bool
@@ -43,7 +43,7 @@ AuxiliaryModel = Literal["judge", "rewrite", "pick", "embeddings"]
 
 
 class UndecidedRule(InvalidInput, code="UNDECIDED_RULE", status=400):
-    """It cannot be decided whether a rule of the operator applies."""
+    """It is unknown whether a rule of the operator applies to the question."""
 
 
 class Rule(Section):
@@ -62,7 +62,7 @@ class Rule(Section):
 
     @field_validator("when")
     @classmethod
-    def _known(cls, when: Mapping[str, object]) -> Mapping[str, object]:
+    def _check_conditions(cls, when: Mapping[str, object]) -> Mapping[str, object]:
         for key, given in when.items():
             if key not in _KEYS and not key.startswith(_CONTEXT):
                 raise ValueError(f"{key!r:.80} is unknown (known: {', '.join(_KEYS)}, {_CONTEXT}KEY)")
@@ -70,7 +70,7 @@ class Rule(Section):
             if not values:
                 raise ValueError(f"{key}: the list is empty, so the rule could never apply")
             for value in values if key in _KEYS else ():
-                _check_own(key, value)
+                _check_value(key, value)
         return when
 
     @property
@@ -79,7 +79,7 @@ class Rule(Section):
         return [str(tenant) for tenant in _values(self.when["tenant"])] if "tenant" in self.when else []
 
 
-def _check_own(key: str, value: object) -> None:
+def _check_value(key: str, value: object) -> None:
     """Raises ValueError if `door`, `agent`, `tenant` or `key` can never have this value."""
     for name, known in (("door", DOORS), ("agent", _AGENTS)):
         if key == name and value not in known:
@@ -100,9 +100,9 @@ class Permission:
 
     #: names of the rules that apply
     names: tuple[str, ...]
-    #: the arms that every rule which applies allows; None for all arms
+    #: the arms that all applying rules allow; None for all arms
     arms: frozenset[str] | None
-    #: the auxiliary models that every rule which applies allows; None for all of them
+    #: the auxiliary models that all applying rules allow; None for all auxiliary models
     models: frozenset[str] | None
 
     def allows(self, arm: str) -> bool:
@@ -120,7 +120,7 @@ class RuleBook:
         conditions = [(key, values) for rule in rules for key, values in rule.when.items() if key.startswith(_CONTEXT)]
         #: context keys that a condition reads
         self.keys = frozenset(key.removeprefix(_CONTEXT) for key, _ in conditions)
-        #: context keys of which a rule says what holds without a value
+        #: conditions on context keys that a question without a value can meet
         self._optional = frozenset(key for key, values in conditions if None in _values(values))
 
     def __bool__(self) -> bool:
@@ -128,8 +128,8 @@ class RuleBook:
 
     @property
     def open_keys(self) -> list[str]:
-        """Context keys that rules read, and that a question without a value passes by: no proxy must set them, no map
-        sets them, and no condition names null.
+        """Context keys by which callers can evade a rule, since its condition is not met without a value: no proxy must
+        set the key, no map sets it for a missing header, and no condition names null.
         """
         named_keys = {key.removeprefix(_CONTEXT) for key in self._optional}
         return [
@@ -139,8 +139,8 @@ class RuleBook:
         ]
 
     def permission(self, query: Query) -> Permission:
-        """What the rules allow for a question. Raises UndecidedRule if a condition of a rule cannot be decided: a value
-        is missing that a proxy must set, is none of its key's values, or has another type.
+        """The arms and models that the rules allow for a question. Raises UndecidedRule if a condition cannot be
+        decided: the key's value is missing although a proxy must set it, is not in its list, or has another type.
         """
         if not self._rules:
             return _ALL
@@ -153,7 +153,7 @@ class RuleBook:
             models=frozenset.intersection(*(frozenset[str](rule.models or ()) for _, rule in applied)),
         )
 
-    def permitted(self, query: Query, *, arms: Iterable[str]) -> list[ArmName]:
+    def permitted_arms(self, query: Query, *, arms: Iterable[str]) -> list[ArmName]:
         """The arms of `arms` that may get the question; [] if a rule cannot be decided."""
         try:
             permission = self.permission(query)
@@ -163,9 +163,9 @@ class RuleBook:
 
     def permits(self, query: Query, *, arm: str) -> bool:
         """Whether the arm may get the question; False if a rule cannot be decided."""
-        return bool(self.permitted(query, arms=(arm,)))
+        return bool(self.permitted_arms(query, arms=(arm,)))
 
-    def lets_read(self, query: Query, *, model: AuxiliaryModel) -> bool:
+    def may_read(self, query: Query, *, model: AuxiliaryModel) -> bool:
         """Whether an auxiliary model may read the question; False if a rule cannot be decided."""
         try:
             models = self.permission(query).models
@@ -174,8 +174,8 @@ class RuleBook:
         return models is None or model in models
 
     def _applies(self, name: str, rule: Rule, *, query: Query) -> bool:
-        """Whether the question meets all conditions of a rule. A condition that is not met decides the rule, whatever
-        the others are. Raises UndecidedRule.
+        """Whether the question meets all conditions of a rule: False if it does not meet one, even if others cannot be
+        decided. Raises UndecidedRule.
         """
         undecided = list[str]()
         for key, given in rule.when.items():
@@ -201,10 +201,10 @@ class RuleBook:
                 return ("subagent" if query.sent.agent else "main") in values
         value = query.context.get(key.removeprefix(_CONTEXT))
         declared = self._schema[key.removeprefix(_CONTEXT)]
-        if is_absent(value):
+        if is_missing_value(value):
             is_decided = key in self._optional or not declared.proxy
             return None in values if is_decided else None
-        if not is_known(value, declared=declared):
+        if not is_valid_value(value, declared=declared):
             return None
         if isinstance(value, list | tuple):
             return any(word in values for word in value)
@@ -213,7 +213,7 @@ class RuleBook:
     def _undecided(self, key: str, *, query: Query, name: str) -> UndecidedRule:
         declared, value = self._schema[key.removeprefix(_CONTEXT)], query.context.get(key.removeprefix(_CONTEXT))
         header = "" if declared.header is None else f" (header {declared.header})"
-        if is_absent(value):
+        if is_missing_value(value):
             remedy = f"send the header {declared.header} through a proxy of server.trusted_proxies"
             message = f'"{key}"{header} has no value, and the rule {name!r} reads it'
             return UndecidedRule(message, field=key, remedy=f"{remedy}; docs/context.md has rules for missing values")
@@ -222,11 +222,11 @@ class RuleBook:
         return UndecidedRule(message, field=key, remedy=remedy)
 
 
-def is_absent(value: object) -> bool:
+def is_missing_value(value: object) -> bool:
     return value is None or (isinstance(value, list | tuple) and not value)
 
 
-def is_known(value: object, *, declared: ContextKey) -> bool:
+def is_valid_value(value: object, *, declared: ContextKey) -> bool:
     """Whether a key can have this value: its type fits and, if the key has `values`, it is in the list."""
     match declared.type:
         case "number":
@@ -293,13 +293,13 @@ def _check_condition(condition: str, values: Iterable[object], *, name: str, con
 
 
 def _fault_of(value: object, *, declared: ContextKey) -> str | None:
-    """Why no question has this value, or null; None if one can have it."""
-    if declared.is_own:
+    """Why no question can have this value; None if a question can have it."""
+    if declared.is_computed:
         return "keys of the type tenant are computed; use the condition tenant"
     if value is None:
         return None
     wanted = [value] if declared.type == "words" else value
-    if not is_known(wanted, declared=declared):
+    if not is_valid_value(wanted, declared=declared):
         too_large = isinstance(value, float) and declared.type == "number"
         return f"numbers are at most {MOST_NUMBER:g}" if too_large else f"its value is {values_in_words(declared)}"
     if declared.type == "words" and is_blank(str(value)):
@@ -310,7 +310,7 @@ def _fault_of(value: object, *, declared: ContextKey) -> str | None:
 
 
 def _header_fault(value: str, *, declared: ContextKey) -> str | None:
-    """Why the header of a key never sets this text; None if it can."""
+    """Why the header of a key can never set this text; None if it can."""
     if declared.type == "words":
         return "a header of words has a comma between two words" if "," in value or value != value.strip() else None
     if value in declared.map.values():

@@ -76,7 +76,7 @@ RETRIEVERS: Final = ("bm25", "dense")
 
 
 def one_of(known: Sequence[str], *, or_path: bool = False) -> AfterValidator:
-    """Refuses a text that is not a known name. or_path: a path "package.module:function" is accepted too."""
+    """A validator that refuses texts other than known names. or_path: accept a path "package.module:function", too."""
 
     def check(text: str) -> str:
         if text not in known and not (or_path and re.match(_PATH, text)):

@@ -31,8 +31,8 @@ class EncoderSettings(Section):
     max_tokens: Annotated[int, Field(ge=8, le=512)] = 128
     #: features per question
     dimension: Annotated[int, Field(ge=8, le=4096)] = 256
-    #: number of questions whose features are cached in memory (least recently used leave first); 0 turns it off. From
-    #: max_batch on, cached questions do not wait for forward passes of others
+    #: number of questions whose features are cached in memory (least recently used leave first); 0 turns it off. With
+    #: at least max_batch, cached questions do not wait for forward passes of others
     cache_entries: Annotated[int, Field(ge=0, le=10_000_000)] = 10_000
     #: maximum number of questions per forward pass and per transaction
     max_batch: Annotated[int, Field(ge=1, le=1000)] = 32
@@ -118,7 +118,7 @@ class TokenPrices(PriceRow):
 
 #: names of the core's generators; additions have further names
 GENERATORS: Final = ("openai", "scripted")
-#: the default, also in a tree without it: what needs no model works, and loading it is refused
+#: the default, also if its addition is missing: then only loading the model is refused
 _DEFAULT: Final = "local"
 _GENERATORS: Final = [*dict.fromkeys((_DEFAULT, *GENERATORS, *offered_places_except(GENERATORS, hook="generators")))]
 GeneratorName = Annotated[str, one_of(_GENERATORS), Field(json_schema_extra=names_schema(_GENERATORS))]
@@ -167,7 +167,7 @@ class GeneratorSettings(Section):
         return self.context_tokens or (2048 if self.server is None else None)
 
     @model_validator(mode="after")
-    def _one_price(self) -> "GeneratorSettings":
+    def _check_one_price(self) -> "GeneratorSettings":
         server = self.server or self.openai
         if self.token_prices is not None and self.model in server.token_prices:
             prices = f"{server.provider}.token_prices"
@@ -209,7 +209,7 @@ class RewriteSettings(Section):
 
     @field_validator("generator")
     @classmethod
-    def _asked_by_the_router(cls, generator: GeneratorSettings | None) -> GeneratorSettings | None:
+    def _check_rewriter(cls, generator: GeneratorSettings | None) -> GeneratorSettings | None:
         if generator is not None and generator.name != "openai":
             raise ValueError("conversation.rewrite.generator: it must have name: openai")
         return generator
@@ -226,7 +226,7 @@ DoorName = Annotated[str, one_of(_DOORS), Field(json_schema_extra=names_schema(_
 class TurnLimit(Section):
     """What a task or a session may cost, and how many turns it may have; the next turn is beyond the limit."""
 
-    #: dollars of its answers; those that wait or run count by an estimate
+    #: dollars of its answers; an answer that is queued or runs counts by an estimate
     dollars: Annotated[float, Field(gt=0)] | None = None
     #: requests whose model was asked, or will be; refused ones, and failures that cost nothing, do not count
     turns: Annotated[int, Field(ge=1, le=10_000)] | None = None
@@ -262,8 +262,8 @@ class ConversationSettings(Section):
     task_limit: TurnLimit = TurnLimit()
     #: a session: all decisions with one `session_id` of a caller, and their turns
     session_limit: TurnLimit = TurnLimit()
-    #: what becomes of a turn beyond a limit. refuse: the caller gets 429; cheapest: the arm whose answers cost
-    #: least answers
+    #: what happens to a turn beyond a limit. refuse: the caller gets 429. cheapest: the arm with the cheapest answers
+    #: is used
     at_limit: Literal["refuse", "cheapest"] = "refuse"
     rewrite: RewriteSettings = RewriteSettings()
 
@@ -281,11 +281,11 @@ class ConversationSettings(Section):
         return "task" in (self.unit, *self.units.values())
 
     def is_task(self, query: Query) -> bool:
-        """Whether the query's unit is the task. It belongs to one, or begins one, only with a session."""
+        """Whether the query's unit is the task. Without a session, it still belongs to no task."""
         return (query.unit or self.unit_of(query.sent.surface or "route")) == "task"
 
     def unit_of(self, door: str) -> DecisionUnit:
-        """The unit of requests at this door that do not choose one."""
+        """The unit of requests at this interface that do not choose one."""
         return self.units.get(door, self.unit)
 
 
@@ -331,7 +331,7 @@ class RewardSettings(Section):
         return self if cost_weight is None else self.model_copy(update={"weight": cost_weight})
 
     @model_validator(mode="after")
-    def _ordered(self) -> "RewardSettings":
+    def _check_bounds(self) -> "RewardSettings":
         if self.minimum >= self.maximum:
             raise ValueError("minimum must be below maximum")
         return self

@@ -129,7 +129,7 @@ class ServerSettings(Section):
         return self.url if self.admin_port is None else _url(self.admin_host, self.admin_port)
 
     @model_validator(mode="after")
-    def _apart(self) -> "ServerSettings":
+    def _check_sign_in(self) -> "ServerSettings":
         if self.admin_port and self.admin_port == self.port:
             raise ValueError(f"admin_port: {self.port} is server.port too; choose another port, or null for one port")
         if self.trusted_header is None:
@@ -168,7 +168,7 @@ class TenantSettings(Section):
     cost_weights: Annotated[list[CostWeight], Field(min_length=2, max_length=2)] | None = None
 
     @model_validator(mode="after")
-    def _ordered(self) -> "TenantSettings":
+    def _check_cost_weights(self) -> "TenantSettings":
         if self.cost_weights is not None and self.cost_weights[0] > self.cost_weights[1]:
             raise ValueError("cost_weights: the smallest value must come first")
         return self

@@ -48,19 +48,19 @@ _DEFAULT_ARMS: dict[str, dict[str, Any]] = {"no_retrieval": {}, "single_step": {
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
-#: scheme of an address as hosts of databases and queues write it -> its name here
+#: scheme in URLs of hosting providers -> scheme that our clients take
 _SCHEMES: Final = {
     "postgres": "postgresql+psycopg",
     "postgresql": "postgresql+psycopg",
     "valkey": "redis",
     "valkeys": "rediss",
 }
-#: "CERT_" in an option of redis-py, as Celery writes it
+#: option of redis-py whose value has the prefix "CERT_" in URLs for Celery
 _CERT_REQS: Final = re.compile(r"(?<=ssl_cert_reqs=)(?:CERT_)?(NONE|OPTIONAL|REQUIRED)\b", re.IGNORECASE)
 
 
-def known_scheme(url: str | None) -> str | None:
-    """The address in the form of this service's clients, without the line's end of a mounted secret."""
+def normalized_url(url: str | None) -> str | None:
+    """The URL in the form that our clients take, without the line break at the end of a mounted secret."""
     scheme, sign, rest = _CERT_REQS.sub(lambda found: found[1].lower(), (url or "").strip()).partition("://")
     return f"{_SCHEMES.get(scheme.lower(), scheme.lower())}{sign}{rest}" if sign else url
 
@@ -71,8 +71,8 @@ MAX_DESCRIPTION: Final = 2000
 
 #: default sum of the floors of all offered arms; a floor is the smallest probability of an arm
 FLOORS: Final = 0.04
-#: least share of an arm: smaller probabilities would be too rare to say anything about the arm. The safe start gives
-#: an arm 0 or at least this, and no configured floor is between the two
+#: least share of an arm: with a smaller probability it would be drawn too rarely to learn anything about it. The safe
+#: start gives an arm 0 or at least this share, and configured floors are 0 or at least this
 LEAST_SHARE: Final = 0.005
 
 
@@ -93,7 +93,7 @@ class HoldbackSettings(Section):
     then: Annotated[float, Field(gt=0, le=0.5)] | None = None
 
     @model_validator(mode="after")
-    def _falling(self) -> "HoldbackSettings":
+    def _check_fall(self) -> "HoldbackSettings":
         if (self.until is None) != (self.then is None):
             raise ValueError("policy.holdback: `until` and `then` go together; set both, or leave out both")
         if self.then is not None and self.then > self.share:
@@ -143,7 +143,7 @@ class JudgeSettings(Section):
     templates: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _priced(self) -> "JudgeSettings":
+    def _check_dollars(self) -> "JudgeSettings":
         chosen = self.generator
         if self.dollars_per_day is not None and chosen is not None and chosen.model not in chosen.prices_by_model:
             raise ValueError(
@@ -281,9 +281,9 @@ class Settings(Section):
     #: folder of the SQLite database, snapshots, indexes and logs
     data_dir: Annotated[str, Field(min_length=1)] = ".ragbandit"
     #: SQLAlchemy URL of the database, or postgres://...; None: SQLite in data_dir
-    database_url: Annotated[str | None, AfterValidator(known_scheme)] = None
+    database_url: Annotated[str | None, AfterValidator(normalized_url)] = None
     #: URL of Redis or Valkey; None: `ragbandit up` starts a private redis-server
-    redis_url: Annotated[str | None, AfterValidator(known_scheme)] = None
+    redis_url: Annotated[str | None, AfterValidator(normalized_url)] = None
     #: folder of the snapshots: a path or an fsspec URL; None: data_dir/snapshots
     snapshots: str | None = None
     #: arm -> its params (docs/strategies.md). `run_by: caller`: your own code runs the arm. `generator`, `retriever`:
@@ -333,7 +333,7 @@ class Settings(Section):
 
     @field_validator("arms", mode="before")
     @classmethod
-    def _bare_arms(cls, arms: object) -> object:
+    def _expand_arms(cls, arms: object) -> object:
         # YAML reads an arm without params, as `single_step:`, as None.
         if not isinstance(arms, dict) or len(arms) > MAX_ARMS:
             return arms  # pydantic refuses it
@@ -341,11 +341,11 @@ class Settings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _sections_by_name(cls, tree: Any) -> Any:
+    def _insert_named_sections(cls, tree: Any) -> Any:
         return with_named_sections(tree) if isinstance(tree, dict) else tree
 
     @model_validator(mode="after")
-    def _consistent(self) -> "Settings":
+    def _check_consistency(self) -> "Settings":
         for name, params in self.arms.items():
             check_facts(params.get(FACTS), field=f"arms.{name}.{FACTS}")
             _check_description(params.get(DESCRIPTION), field=f"arms.{name}.{DESCRIPTION}")
@@ -370,7 +370,7 @@ class Settings(Section):
         return self
 
     @model_validator(mode="after")
-    def _readable(self) -> "Settings":
+    def _check_texts_are_stored(self) -> "Settings":
         readers = {
             "judge.generator: null": self.judge.generator,
             "reward.check: null": self.reward.check,

@@ -1,4 +1,4 @@
-"""Sources of settings: which file or environment variable each value came from, for errors and `ragbandit validate`."""
+"""Sources of settings: the file or environment variable of each value, for errors and `ragbandit validate`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,7 +27,7 @@ def paths_of(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple
 
 
 def source_of(key: str, sources: Sources) -> str | None:
-    """The source of a setting, else of a section that contains the setting, or of a part of the setting; else None."""
+    """The source of a setting, else of a section that contains it or of a part of it; None for a default."""
     related = (
         source for name, source in sources.items() if f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.")
     )
@@ -41,7 +41,7 @@ def with_source(sources: Sources, key: str, *, value: object, source: str) -> di
 
 
 def with_short_forms(tree: Mapping[str, Any], sources: Sources) -> dict[str, str]:
-    """Add the sources of settings that come from short forms: arms of grids, and sections given by their names."""
+    """Add the sources of settings from short forms: arms of grids, and sections that are given by name."""
     expanded = dict(sources)
     for entry, names in grids_of(tree.get("arms") or {}).items():
         origin = source_of(f"arms.{entry}.grid", sources)

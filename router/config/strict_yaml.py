@@ -1,4 +1,4 @@
-"""Strict YAML: refuses duplicate keys, recursive values and too many aliases. All numbers of JSON are numbers."""
+"""Strict YAML: refuses duplicate keys, recursive values and too many aliases. Numbers of JSON are read as numbers."""
 
 import re
 from itertools import chain
@@ -8,11 +8,11 @@ import yaml
 
 #: maximum number of values in a YAML text; an alias counts as many values as it stands for
 _MOST_VALUES: Final = 1_000_000
-#: a number of JSON with an exponent (1e-05), which is a text in YAML 1.1 without a point and a sign
+#: a number of JSON with an exponent; YAML 1.1 reads it as a text if it has no point or no sign (1e-05)
 _JSON_NUMBER: Final = re.compile(r"\A-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?[eE][-+]?[0-9]+\Z")
 
 
-class _OnceLoader(yaml.SafeLoader):
+class _StrictLoader(yaml.SafeLoader):
     """A SafeLoader that refuses duplicate keys, and aliases that stand for more than _MOST_VALUES values together."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
@@ -42,25 +42,25 @@ class _OnceLoader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """A SafeDumper that quotes texts which `_OnceLoader` would read as numbers."""
+    """A SafeDumper that quotes texts which `_StrictLoader` would read as numbers."""
 
 
-for _kind in (_OnceLoader, _Dumper):
+for _kind in (_StrictLoader, _Dumper):
     _kind.add_implicit_resolver("tag:yaml.org,2002:float", _JSON_NUMBER, list("-0123456789"))
 
 
 def yaml_text(value: Any, **options: Any) -> str:
-    """The value as YAML that `parsed_yaml` reads as the same value, in the value's order.
+    """The value as YAML that `parse_yaml` reads as the same value, in the value's order.
 
     options: options of `yaml.dump`.
     """
     return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, **options))
 
 
-def parsed_yaml(text: str) -> Any:
+def parse_yaml(text: str) -> Any:
     """Parse a YAML text. Raises ValueError with line and column, but without the text, which may contain a secret."""
     try:
-        return yaml.load(text, Loader=_OnceLoader)  # noqa: S506 - a SafeLoader
+        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a SafeLoader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""

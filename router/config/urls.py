@@ -1,4 +1,4 @@
-"""Settings that are URLs of servers: which are supported, how they are printed, and that the file holds no secret."""
+"""Settings that are URLs of servers: checks them, hides their secrets in output, and refuses secrets in the file."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -55,7 +55,7 @@ def refuse_secrets(tree: Mapping[str, Any]) -> None:
 
 
 def shown_setting(path: tuple[str, ...], value: Any) -> tuple[str, object]:
-    """(dotted key, value) with secrets hidden."""
+    """Returns (dotted key, value) with secrets hidden."""
     key = ".".join(path)
     if key not in PLAIN_VARIABLES.values() or not isinstance(value, str):
         return without_secrets(key), shown_value(value, path=path)

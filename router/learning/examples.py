@@ -63,7 +63,7 @@ class Joining(Adjustment):
             return ClosedDecision(decision_id=key, state="closed", reason="made with another encoder")
         if not self._rule.is_closable(joined, now=basis.now):
             return None
-        usable = self._rule.usable(joined)
+        usable = self._rule.usable_feedback(joined)
         if joined.outcome is not None and is_textless(joined.outcome):  # a label is compared with a text
             usable = tuple(item for item in usable if item.kind != "label")
         reason = _reason_not_to_learn(joined, usable=usable, default=self.learning.default_reward)

@@ -56,7 +56,7 @@ def count_feedback(ledger: Ledger, *, source: str, since: float | None, until: f
 
     Raises InvalidInput, with the sources that have feedback in that time, if this source has none.
     """
-    keys = KeyDirectory(KeyStore(ledger.database).listed())
+    keys = KeyDirectory(KeyStore(ledger.database).list_keys())
     after, count, counts = "", 0, Counter[str]()
     while True:
         query = select(feedback, decisions.c.tenant).join_from(feedback, decisions).where(feedback.c.id > after)
@@ -146,7 +146,7 @@ def learn_new_ledger(
 
     If a call was interrupted, repeat it to continue. Raises NotReady if another learner holds the new ledger.
     """
-    registered = ledger.registered()
+    registered = ledger.policy_row()
     assert registered is not None, "the caller has looked for the ledger"
     new = Ledger(ledger.database, label=PolicyLabel(label))
     policy = {name: registered[name] for name in ("algorithm", "params", "encoder_hash")}

@@ -123,7 +123,7 @@ class Learner:
 
     def _check_routers(self) -> Policy:
         """Returns the configured policy before learning. Raises NotReady if no router runs the same policy."""
-        registered = self.ledger.registered()
+        registered = self.ledger.policy_row()
         if registered is None:
             raise NotReady(f"no router has opened the ledger {self.ledger.label!r} yet")
         if registered["retired_at"] is not None:
@@ -220,7 +220,7 @@ class Learner:
             self._frontier_due = time.monotonic() + EVERY_S
             frontier = frontier_text(self.ledger, policy, settings=chosen, cost=reward.cost, encoder_hash=encoder)
             texts["frontier"] = frontier
-        self.ledger.note(**texts)
+        self.ledger.store_texts(**texts)
 
     def _inherit(self, give_up: float) -> bool:
         """Let a new ledger inherit the store's decisions. Returns False at the time `give_up` or without the lease."""
@@ -240,7 +240,7 @@ class Learner:
 
     def _learn_batch(self) -> int:
         """Learn one batch. Returns the number of closed decisions; 0 if none is ready or another learner learns."""
-        self.ledger.database.clock.look()
+        self.ledger.database.clock.measure()
         now = self.clock()
         if not self._acquire():
             return 0
@@ -284,7 +284,7 @@ class Learner:
 
     def _sort_page(self, page: Sequence[JoinedDecision | ClosedDecision], *, batch: LedgerBatch) -> None:
         """Add the updates, closures and idle decisions of a page to the batch; other decisions keep waiting."""
-        self._decided = self.ledger.decided()
+        self._decided = self.ledger.count_decided()
         self._adjustments.look_up([joined for joined in page if isinstance(joined, JoinedDecision)])
         for joined in page:
             if isinstance(joined, ClosedDecision):

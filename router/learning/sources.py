@@ -242,7 +242,7 @@ class Screening(Adjustment):
         self._above_cap: Mapping[RaterDay, tuple[float, str]] = {}
 
     def refresh(self) -> None:
-        self._keys = KeyDirectory(KeyStore(self.ledger.database).listed())
+        self._keys = KeyDirectory(KeyStore(self.ledger.database).list_keys())
         self._exclusions = tuple(exclusions_of(self.ledger.database, new_label=self.ledger.label))
 
     def look_up(self, page: Sequence[JoinedDecision]) -> None:

@@ -88,7 +88,7 @@ def _next_to_learn(rule: ClosingRule) -> Select[Any]:
         .order_by(waiting.c.decided_at)
         .limit(LEARNED_NEXT)
         .subquery()
-        for part in rule.complete_ranges(now=now)
+        for part in rule.closable_ranges(now=now)
     ]
     next_ones = union_all(*(select(first.c.decision_id, first.c.decided_at) for first in firsts)).subquery()
     received = func.min(feedback.c.received_at).label("received_at")
@@ -100,7 +100,7 @@ def _next_to_learn(rule: ClosingRule) -> Select[Any]:
 
 def _backlog(connection: Connection, *, rule: ClosingRule, label: str, now: float) -> tuple[int, float | None]:
     rated = waiting.c.policy == label, waiting.c.has_feedback
-    ranges = rule.complete_ranges(now=now)
+    ranges = rule.closable_ranges(now=now)
     counts = [select(func.count()).select_from(waiting).where(*rated, condition) for condition in ranges]
     count = sum(int(connection.execute(query).scalar_one()) for query in counts)
     of_ledger = select(updates.c.seq, updates.c.made_at).where(updates.c.policy == label)
@@ -178,7 +178,7 @@ def _diagnosis(connection: Connection, *, ledger: Ledger, last_seq: int, is_serv
         return None
     learned = select(updates.c.decided).where(updates.c.policy == label, updates.c.decided.is_not(None))
     decided_then = connection.execute(learned.order_by(updates.c.seq.desc()).limit(1)).scalar()
-    decided = ledger.decided(connection=connection)
+    decided = ledger.count_decided(connection=connection)
     return read_diagnosis(diagnosis, unlabelled=max(0, decided - (decided_then or last_seq)))
 
 

@@ -1,1 +1,1 @@
-"""Operation: what operators set and read: dollar budgets, and findings with their remedies."""
+"""Operation: dollar budgets, and findings about an installation with their remedies."""

@@ -1,4 +1,4 @@
-"""Sentences about dollar budgets: what is spent, and what a budget does to the price."""
+"""Sentences about dollar budgets: the spent share, and the effect of a budget on the price."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Final
 from sqlalchemy import select
 
 from ragbandit.router.config.settings import PolicySettings, TenantSettings
-from ragbandit.router.operation.budgets import DollarBudget, bounds, budget_states
+from ragbandit.router.operation.budgets import DollarBudget, budget_states, period_bounds
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.storage.access.spending import Spent
@@ -15,12 +15,12 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.texts.formats import number, percent
 
-#: largest number of decisions, newest first, that are read to word the effect of a raised price
+#: maximum number of decisions, newest first, that are read to describe the effect of a raised price
 NEWEST: Final = 1_000
 
 
 def state_in_words(budget: DollarBudget, sums: Spent, *, now: float) -> str:
-    begin, end = bounds(budget.period, now=now)
+    begin, end = period_bounds(budget.period, now=now)
     spent_share, elapsed = percent(budget.spent_of(sums) / budget.dollars), percent((now - begin) / (end - begin))
     period = budget.period
     dollars = f"{number(budget.dollars)} dollars of the {period} (UTC)"

@@ -9,9 +9,9 @@ the clock. `spent` is the share of the budget that is spent, and `elapsed` the s
 
 If demand exceeds the budget, the price settles where the spending rate fits the rest of the budget, and `spent` ends
 at 1. The price is the dual variable of the budget, and the factor controls its logarithm proportionally (Balseiro and
-Gur 2019, "Learning in repeated auctions with budgets"). An answer counts by its estimate while it waits or runs, and by
-its cost when its outcome is stored. Budgets that refuse questions are checked again in the transaction that stores the
-decision (storage/access/reservations.py), so that questions at once, at any gateway, do not pass them together.
+Gur 2019, "Learning in repeated auctions with budgets"). An answer counts by its estimate while it is queued or runs,
+and by its cost when its outcome is stored. Budgets that refuse questions are checked again in the transaction that
+stores the decision (storage/access/reservations.py), so that concurrent questions cannot exceed them together.
 """
 
 import time
@@ -22,24 +22,17 @@ from typing import Final
 
 from ragbandit.router.config.settings import TenantSettings
 from ragbandit.router.storage.access.api_keys import KeyStore
-from ragbandit.router.storage.access.spending import Spender, Spent, spent
+from ragbandit.router.storage.access.spending import Spender, Spent, read_spending
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import TooManyRequests
 from ragbandit.shared.texts.formats import moment
-from ragbandit.shared.types import (
-    MOST_FACTOR,
-    DecisionId,
-    Json,
-    Period,
-    Query,
-    SpendLimit,
-)
+from ragbandit.shared.types import MOST_FACTOR, DecisionId, Json, Period, Query, SpendLimit
 
 _FIELDS: Final[Mapping[Period, str]] = {"day": "dollars_per_day", "month": "dollars_per_month"}
 
 #: share of a budget that may be spent at the start of a period without a higher price
 BURST: Final = 0.1
-#: value of `ahead` from which on the factor is MOST_FACTOR
+#: smallest value of `ahead` at which the factor is MOST_FACTOR
 FULL: Final = 0.1
 #: share of a period, added to the remaining time, so that `ahead` stays finite at the end
 LATE: Final = 0.01
@@ -66,7 +59,7 @@ class DollarBudget:
         return f"the {self.spender.kind} {self.key_name or self.spender.name}"
 
     def spent_of(self, sums: Spent) -> float:
-        """Dollars of stored outcomes; `Spent.of` adds the estimates of answers that run."""
+        """Dollars of stored outcomes; `Spent.of` adds the estimates of answers that run or are queued."""
         return sums.day if self.period == "day" else sums.month
 
     def limit(self, *, now: float) -> SpendLimit:
@@ -75,7 +68,7 @@ class DollarBudget:
         return SpendLimit(kind=kind, name=name, period=self.period, most=self.dollars, refusal=refused)
 
     def factor(self, sums: Spent, *, now: float) -> float:
-        begin, end = bounds(self.period, now=now)
+        begin, end = period_bounds(self.period, now=now)
         return price_factor(spent=sums.of(self.period) / self.dollars, elapsed=(now - begin) / (end - begin))
 
 
@@ -88,7 +81,7 @@ def price_factor(*, spent: float, elapsed: float) -> float:
     return float(f"{factor:.4g}")  # rounded, since every decision stores it
 
 
-def bounds(period: Period, *, now: float) -> tuple[float, float]:
+def period_bounds(period: Period, *, now: float) -> tuple[float, float]:
     """Begin and end of the day or month (UTC) that contains `now`, in seconds since 1970."""
     begin = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     if period == "day":
@@ -126,7 +119,7 @@ def spending_of(
 ) -> Mapping[Spender, Spent]:
     """The sums of dollars of each spender. without: a decision whose own estimate does not count. Raises StoreError."""
     with database.read() as connection:
-        return spent(connection, list(set(spenders)), now=now, without=without)
+        return read_spending(connection, list(set(spenders)), now=now, without=without)
 
 
 def exhausted(budgets: Iterable[DollarBudget], sums: Mapping[Spender, Spent]) -> list[DollarBudget]:
@@ -137,14 +130,14 @@ def exhausted(budgets: Iterable[DollarBudget], sums: Mapping[Spender, Spent]) ->
 def raise_if_spent(budgets: Sequence[DollarBudget], *, now: float) -> None:
     """Raise BudgetSpent for that of these exhausted budgets whose period ends last, unless there is none."""
     if budgets:
-        raise budget_refusal(max(budgets, key=lambda budget: bounds(budget.period, now=now)[1]), now=now)
+        raise budget_refusal(max(budgets, key=lambda budget: period_bounds(budget.period, now=now)[1]), now=now)
 
 
 def stopped_until(
     query: Query, *, tenants: Mapping[str, TenantSettings], database: Database, now: float
 ) -> float | None:
-    """Time until which budgets forbid to spend more on a stored question; None if more may be spent. Workers check this
-    before they pay for a judge or for a second arm; the question's own estimate does not count. Raises StoreError.
+    """Time until which budgets forbid further spending on a stored question; None if it is allowed. Workers check this
+    before they pay for a judge or for a second arm. The question's own estimate does not count. Raises StoreError.
     """
     scopes = {} if query.api_key is None else KeyStore(database).scopes(query.api_key)
     budgets = budgets_of(query.tenant, key=query.api_key, scopes=scopes, tenants=tenants)
@@ -153,12 +146,12 @@ def stopped_until(
         return None
     own = None if query.id is None else DecisionId(query.id)
     sums = spending_of(database, (budget.spender for budget in stopping), now=now, without=own)
-    return max((bounds(budget.period, now=now)[1] for budget in exhausted(stopping, sums)), default=None)
+    return max((period_bounds(budget.period, now=now)[1] for budget in exhausted(stopping, sums)), default=None)
 
 
 def check_budgets(sums: Mapping[Spender, Spent], *, key: str | None, database: Database) -> None:
-    """Raise BudgetSpent if a budget of the key that stops questions is spent. sums: the key's spending. key: None if
-    there is none.
+    """Raise BudgetSpent if a budget of the key that stops questions is spent. sums: the key's spending. key: its public
+    id; None without a key.
     """
     now, scopes = time.time(), {} if key is None else KeyStore(database).scopes(key)
     stopping = [one for one in budgets_of("", key=key, scopes=scopes, tenants={}) if one.stop]
@@ -169,7 +162,7 @@ def budget_states(
     database: Database, *, tenants: Mapping[str, TenantSettings], now: float
 ) -> Iterator[tuple[DollarBudget, Spent]]:
     """Yields (budget, sums of spending) for the budgets of tenants and of valid keys. Raises StoreError."""
-    keys = [key for key in KeyStore(database).listed() if key.state(now) == "active"]
+    keys = [key for key in KeyStore(database).list_keys() if key.state(now) == "active"]
     names = {"default", *tenants, *(key.tenant for key in keys if key.tenant is not None)}
     budgets: dict[DollarBudget, None] = {}  # an ordered set
     for tenant in sorted(names):
@@ -184,7 +177,7 @@ def budget_states(
 
 
 def budget_refusal(budget: DollarBudget, *, now: float) -> BudgetSpent:
-    _, end = bounds(budget.period, now=now)
+    _, end = period_bounds(budget.period, now=now)
     spender = f"the tenant {budget.spender.name!r}" if budget.spender.kind == "tenant" else "this key"
     return BudgetSpent(
         f"{spender} has spent its {budget.dollars:g} dollars of the {budget.period} (UTC), which ends at {moment(end)}",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 #: parts of /ready whose failure makes answers and learning late, while requests still succeed
 DELAYED: Final = frozenset({"redis", "policy"})
-#: age of waiting feedback in seconds: a warning above LATE_S, a problem above STUCK_S
+#: age in seconds of feedback that is not learned yet: a warning above LATE_S, a problem above STUCK_S
 LATE_S: Final = 60.0
 STUCK_S: Final = 600.0
 #: difference between two clocks in seconds: a warning from APART_S, a problem from WRONG_S
@@ -44,8 +44,8 @@ WRONG_S: Final = 60.0
 #: free bytes of a disk: a warning below LITTLE, a problem below NEARLY_NONE
 LITTLE: Final = 2_000_000_000
 NEARLY_NONE: Final = 200_000_000
-#: share of an arm's answers that are not judged since a text addresses the judge: a finding from LARGE_SHARE, and from
-#: UNEVEN_SHARES between two arms; arms with fewer than FEW_ANSWERS are not compared
+#: share of an arm's answers that are not judged, since a text addresses the judge: a finding from LARGE_SHARE on, and
+#: from a difference of UNEVEN_SHARES between two arms on; arms with fewer than FEW_ANSWERS are not compared
 LARGE_SHARE: Final = 0.1
 UNEVEN_SHARES: Final = 0.05
 FEW_ANSWERS: Final = 100
@@ -78,7 +78,7 @@ def findings_of_settings(settings: "Settings", *, database: "Database | None" = 
     """Findings about settings that are valid one by one, but together have an unexpected effect. database: see
     `findings_of_prices`.
     """
-    yield from _of_faulty_additions(settings)
+    yield from _addition_findings(settings)
     sqlite, redis_url = settings.database.startswith("sqlite"), settings.redis_url
     server = settings.server
     if len(settings.arms) == 1:
@@ -87,11 +87,11 @@ def findings_of_settings(settings: "Settings", *, database: "Database | None" = 
     if settings.budget.seconds > 900:
         what = "a worker counts as dead while it runs an arm for longer than 900 s"
         yield Finding("warning", "budget.seconds", what, "set it to 900 at most")
-    yield from _of_rules(settings)
+    yield from _rule_findings(settings)
     budgeted = [f"the tenant {name}" for name, tenant in settings.tenants.items() if has_budget(tenant.model_dump())]
     yield from _refused_aliases(settings, spenders=budgeted)
     yield from _unknown_aliases(settings)
-    yield from _of_turn_limits(settings)
+    yield from _turn_limit_findings(settings)
     yield from findings_of_prices(settings, database=database)
     for what in _budget_warnings(settings):
         yield Finding("warning", "tenants", what, "see docs/price.md")
@@ -113,7 +113,7 @@ def findings_of_settings(settings: "Settings", *, database: "Database | None" = 
         yield Finding("warning", "server.open_metrics", what, remedy)
 
 
-def _of_faulty_additions(settings: "Settings") -> Iterator[Finding]:
+def _addition_findings(settings: "Settings") -> Iterator[Finding]:
     """Additions that are left out, as a whole or in part."""
     from ragbandit.router.config.section import EXTENDED
     from ragbandit.router.policies import built_in_policies
@@ -130,8 +130,8 @@ def _of_faulty_additions(settings: "Settings") -> Iterator[Finding]:
         yield Finding("problem", f"the addition {name}", f"it cannot be used: {what}", remedy)
 
 
-def _of_turn_limits(settings: "Settings") -> Iterator[Finding]:
-    """Limits of tasks and sessions that are never reached, or at which an arm of an unknown price is left."""
+def _turn_limit_findings(settings: "Settings") -> Iterator[Finding]:
+    """Limits of tasks and sessions that are never reached, or at which an arm with an unknown price is not chosen."""
     conversation = settings.conversation
     if not conversation.limited:
         return
@@ -151,7 +151,7 @@ def _of_turn_limits(settings: "Settings") -> Iterator[Finding]:
 
 
 def _budget_warnings(settings: "Settings") -> Iterator[str]:
-    """Warnings about settings because of which dollar budgets cannot slow down spending by a higher cost weight."""
+    """Warnings about settings with which dollar budgets cannot slow down spending by a higher cost weight."""
     if not any(tenant.dollars_per_day or tenant.dollars_per_month for tenant in settings.tenants.values()):
         return
     from ragbandit.router.policies import make_policy
@@ -168,8 +168,8 @@ def _budget_warnings(settings: "Settings") -> Iterator[str]:
         yield f"a caller that names some, not all arms is refused (403) unless its key has {CHOOSES_ARM}=true"
 
 
-def _of_rules(settings: "Settings") -> Iterator[Finding]:
-    """Rules that take the incumbent or the holdback's arm from some questions, that a caller may pass by, or that are
+def _rule_findings(settings: "Settings") -> Iterator[Finding]:
+    """Rules that take the incumbent or the holdback's arm from some questions, that callers can evade, or that are
     incomplete.
     """
     from ragbandit.router.config.rules import named_rules
@@ -183,14 +183,14 @@ def _of_rules(settings: "Settings") -> Iterator[Finding]:
     if policy.holdback is not None:
         compared["policy.holdback"] = policy.holdback.arm
     for name, rule in named_rules(settings.rules):
-        yield from _of_rule(name, rule, settings=settings)
+        yield from _findings_of_rule(name, rule, settings=settings)
         for setting, arm in compared.items():
             if arm is not None and arm not in rule.arms:
                 what = f"{name} does not allow {arm}, the arm of {setting}: reports compare it only on other questions"
                 yield Finding("warning", "rules", what, "allow it there, or accept that")
 
 
-def _of_rule(name: str, rule: "Rule", *, settings: "Settings") -> Iterator[Finding]:
+def _findings_of_rule(name: str, rule: "Rule", *, settings: "Settings") -> Iterator[Finding]:
     """Tenants that are probably misspelled, arms that an arm asks, and auxiliary models that the rule leaves out."""
     for tenant in rule.tenants:
         advice = did_you_mean(tenant, settings.tenants) if tenant not in settings.tenants else ""
@@ -222,7 +222,7 @@ def _of_rule(name: str, rule: "Rule", *, settings: "Settings") -> Iterator[Findi
 
 
 def _refused_aliases(settings: "Settings", *, spenders: Sequence[str]) -> Iterator[Finding]:
-    """Aliases that name an arm, which a key under a dollar budget may not choose. spenders: who has such a budget."""
+    """Aliases that name an arm, which keys under a dollar budget may not choose. spenders: names of those with one."""
     from ragbandit.router.config.server import ARM_PREFIXES
 
     named = [
@@ -299,11 +299,11 @@ def findings_of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator
     ):
         if count:
             yield Finding("warning", about, f"{counted(count, noun)} {what}", remedy)
-    yield from _suspicious(state.judge.arms)
+    yield from _suspicious_text_findings(state.judge.arms)
 
 
-def _suspicious(arms: "Mapping[ArmName, JudgedArm]") -> Iterator[Finding]:
-    """A finding if many answers, or unequal shares by arm, are not judged: less is learned about these arms."""
+def _suspicious_text_findings(arms: "Mapping[ArmName, JudgedArm]") -> Iterator[Finding]:
+    """A finding if many answers of an arm are not judged, or a much larger share than of another arm."""
     shares = {arm: one.share for arm, one in arms.items() if one.answers >= FEW_ANSWERS}
     if not shares:
         return
@@ -316,11 +316,14 @@ def _suspicious(arms: "Mapping[ArmName, JudgedArm]") -> Iterator[Finding]:
 
 def findings_of_store(database: "Database", *, settings: "Settings", now: float) -> list[Finding]:
     """Findings about the newest rows."""
-    checks = (_schema, _limited, _clocks, same_costs, differing_prices, _uneven, _budgets, _aliased, _failing, _gone)
+    checks = (
+        *(_schema_findings, _limited_row_findings, _clock_findings, same_costs, differing_prices),
+        *(_sample_ratio_findings, _budget_findings, _alias_findings, _failure_findings, _gone_model_findings),
+    )
     return run_check("database", lambda: chain.from_iterable(check(database, settings, now) for check in checks))
 
 
-def _schema(database: "Database", _: "Settings", __: float) -> Iterator[Finding]:
+def _schema_findings(database: "Database", _: "Settings", __: float) -> Iterator[Finding]:
     from ragbandit.router.storage.sql.schema import revision_of
     from ragbandit.router.storage.sql.tables import SCHEMA_REVISION
 
@@ -332,7 +335,7 @@ def _schema(database: "Database", _: "Settings", __: float) -> Iterator[Finding]
         yield Finding("warning", "schema", what, remedy)
 
 
-def _limited(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:
+def _limited_row_findings(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:
     from ragbandit.router.storage.rows.filling import limited_rows
 
     with database.read() as connection:
@@ -342,7 +345,7 @@ def _limited(database: "Database", settings: "Settings", _: float) -> Iterator[F
         yield Finding("warning", "limits", what, "learn anew without them: `ragbandit policy relearn`")
 
 
-def _clocks(database: "Database", _: "Settings", now: float) -> Iterator[Finding]:
+def _clock_findings(database: "Database", _: "Settings", now: float) -> Iterator[Finding]:
     from sqlalchemy import func, select
 
     from ragbandit.router.storage.access.audit_log import CLOCK_ACTION, last_entries
@@ -383,7 +386,7 @@ def findings_of_report(month: "Report", *, settings: "Settings") -> list[Finding
     return [Finding("advice", "routing", text) for text in steps if text is not None]
 
 
-def _uneven(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
+def _sample_ratio_findings(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
     from ragbandit.router.learning.monitoring.sample_ratio import recent_sample_ratio
 
     uneven = recent_sample_ratio(database, policy=settings.policy.label, now=now)
@@ -391,14 +394,14 @@ def _uneven(database: "Database", settings: "Settings", now: float) -> Iterator[
         yield Finding("warning", "sample ratio", uneven.sentence)
 
 
-def _budgets(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
+def _budget_findings(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
     from ragbandit.router.operation.budget_words import raised_in_words, state_in_words
-    from ragbandit.router.operation.budgets import bounds, budget_states
+    from ragbandit.router.operation.budgets import budget_states, period_bounds
 
     for budget, sums in budget_states(database, tenants=settings.tenants, now=now):
         if budget.spent_of(sums) >= budget.dollars:
             effect = "are refused (429)" if budget.stop else "go to the cheapest arm"
-            _, end = bounds(budget.period, now=now)
+            _, end = period_bounds(budget.period, now=now)
             what = f"{state_in_words(budget, sums, now=now)}: its questions {effect} until {moment(end)}"
         else:
             what = raised_in_words(budget, sums, database=database, policy=settings.policy, now=now, least=NOTICED)
@@ -406,18 +409,18 @@ def _budgets(database: "Database", settings: "Settings", now: float) -> Iterator
             yield Finding("warning", "dollar budgets", what, f"wait, or raise {budget.setting}")
 
 
-def _aliased(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
-    """Keys with a budget of their own that ask for an alias of an arm."""
+def _alias_findings(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
+    """Aliases that name an arm, which keys with a budget of their own may not choose."""
     if not settings.server.model_aliases:
         return
     from ragbandit.router.storage.access.api_keys import KeyStore
 
-    keys = [key for key in KeyStore(database).listed() if key.state(now) == "active" and has_budget(key.scopes)]
+    keys = [key for key in KeyStore(database).list_keys() if key.state(now) == "active" and has_budget(key.scopes)]
     spenders = [f"the key {key.name or key.public_id}" for key in keys if key.scopes.get(CHOOSES_ARM) is not True]
     yield from _refused_aliases(settings, spenders=spenders[:3])
 
 
-def _failing(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
+def _failure_findings(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
     from sqlalchemy import select
 
     from ragbandit.router.storage.sql.json_columns import json_object
@@ -470,7 +473,7 @@ def _failing(database: "Database", settings: "Settings", now: float) -> Iterator
         yield Finding("problem" if denied else "warning", f"arms.{arm}", what, remedy)
 
 
-def _gone(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:
+def _gone_model_findings(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:
     from ragbandit.router.serving.health.gone_models import GoneModels
 
     if settings.health.failures == 0:  # then no arm is retired
@@ -483,26 +486,26 @@ def _gone(database: "Database", settings: "Settings", _: float) -> Iterator[Find
 
 
 @contextlib.contextmanager
-def _connected(settings: "Settings") -> "Iterator[Redis]":
-    """A client of the configured Redis, or of the Redis of `ragbandit up`, tried before. Raises QueueError."""
+def _redis_client(settings: "Settings") -> "Iterator[Redis]":
+    """Yields a tested client of the configured Redis, or of the Redis of `ragbandit up`. Raises QueueError."""
     from redis.exceptions import RedisError
 
     from ragbandit.router.queue.jobs import connect_redis
-    from ragbandit.router.queue.refusals import error_of, try_commands
+    from ragbandit.router.queue.refusals import queue_error, try_commands
 
     client = connect_redis(settings.redis, timeout_s=3.0)
     try:
         try_commands(client)
         yield client
     except (RedisError, OSError) as error:
-        raise error_of(error) from error
+        raise queue_error(error) from error
     finally:
         client.close()
 
 
 def ping(settings: "Settings") -> None:
     """Raises QueueError if Redis does not reply, or refuses a command that is needed."""
-    with _connected(settings):
+    with _redis_client(settings):
         pass
 
 
@@ -510,17 +513,17 @@ def findings_of_processes(settings: "Settings") -> list[Finding]:
     """Findings of Redis and of the processes listed in it; [] if this installation has never used Redis."""
     if settings.redis_url is None and not Path(settings.data_dir, "redis.log").exists():
         return []
-    return run_check("Redis", lambda: _of_redis(settings))
+    return run_check("Redis", lambda: _redis_findings(settings))
 
 
-def _of_redis(settings: "Settings") -> Iterator[Finding]:
+def _redis_findings(settings: "Settings") -> Iterator[Finding]:
     from redis.exceptions import RedisError
 
     from ragbandit.router.queue.presence import running_processes
 
     memory: Any = {}
     try:
-        with _connected(settings) as client:
+        with _redis_client(settings) as client:
             with contextlib.suppress(RedisError):  # RagBandit's Redis user may lack the permission
                 memory = client.info("memory")
             cards = running_processes(client)
@@ -534,11 +537,11 @@ def _of_redis(settings: "Settings") -> Iterator[Finding]:
     if int(memory.get("maxmemory", 0)) and memory.get("maxmemory_policy", "noeviction") != "noeviction":
         what = f"maxmemory-policy is {memory['maxmemory_policy']}: when it is full it deletes jobs and rates"
         yield Finding("warning", "Redis", what, "set noeviction, or use a Redis only for RagBandit")
-    yield from _missing(cards, settings=settings)
-    yield from _differing(cards, settings=settings)
+    yield from _missing_process_findings(cards, settings=settings)
+    yield from _difference_findings(cards, settings=settings)
 
 
-def _missing(cards: "Sequence[ProcessCard]", *, settings: "Settings") -> Iterator[Finding]:
+def _missing_process_findings(cards: "Sequence[ProcessCard]", *, settings: "Settings") -> Iterator[Finding]:
     judged = settings.judge.generator is not None and settings.judge.share > 0
     served = {queue for card in cards for queue in card.queues}
     if not any(card.role == "service" for card in cards):
@@ -550,22 +553,25 @@ def _missing(cards: "Sequence[ProcessCard]", *, settings: "Settings") -> Iterato
             yield Finding("problem", "processes", f"no worker for the queue {queue} runs", remedy)
 
 
-def _differing(cards: "Sequence[ProcessCard]", *, settings: "Settings") -> Iterator[Finding]:
+def _difference_findings(cards: "Sequence[ProcessCard]", *, settings: "Settings") -> Iterator[Finding]:
     for part in ("ragbandit", "python", "numpy", "torch"):
-        hosts_by = _hosts(cards, lambda card: card.version if part == "ragbandit" else card.packages.get(part))  # noqa: B023
+        hosts_by = _hosts_by(cards, lambda card: card.version if part == "ragbandit" else card.packages.get(part))  # noqa: B023
         if len(hosts_by) > 1:
             remedy = "install the same versions on every host; docs/machines.md says where it counts"
-            yield Finding("warning", "versions", f"{part}: {_listed(hosts_by)}", remedy)
+            yield Finding("warning", "versions", f"{part}: {_hosts_in_words(hosts_by)}", remedy)
     for host, ahead in {card.host: card.ahead_s for card in cards}.items():
         if abs(ahead) >= APART_S:
             what = f"the clock of {host} is {abs(ahead):.1f} s {'ahead' if ahead > 0 else 'behind'} of Redis"
             remedy = "let NTP or chrony set the clocks of all hosts (timedatectl)"
             yield Finding("warning" if abs(ahead) < WRONG_S else "problem", "clocks", what, remedy)
-    hosts_by = _hosts(cards, lambda card: card.retriever if "answer" in card.queues else None)
+    hosts_by = _hosts_by(cards, lambda card: card.retriever if "answer" in card.queues else None)
     if len(hosts_by) > 1:
         remedy = "copy one index to every host, or build it again from the same corpus; then restart the workers"
         yield Finding(
-            "problem", "indexes", f"workers find different passages for one question: {_listed(hosts_by)}", remedy
+            "problem",
+            "indexes",
+            f"workers find different passages for one question: {_hosts_in_words(hosts_by)}",
+            remedy,
         )
     hosts = {card.host for card in cards}
     if len(hosts) > 1 and "://" not in settings.snapshot_root and settings.snapshots is None:
@@ -574,7 +580,7 @@ def _differing(cards: "Sequence[ProcessCard]", *, settings: "Settings") -> Itera
         yield Finding("problem", "snapshots", what, remedy)
 
 
-def _hosts(cards: "Sequence[ProcessCard]", value: "Callable[[ProcessCard], str | None]") -> dict[str, set[str]]:
+def _hosts_by(cards: "Sequence[ProcessCard]", value: "Callable[[ProcessCard], str | None]") -> dict[str, set[str]]:
     """Returns value -> hosts of the processes that have this value. Processes whose value is None are left out."""
     hosts: dict[str, set[str]] = defaultdict(set)
     for card in cards:
@@ -584,5 +590,5 @@ def _hosts(cards: "Sequence[ProcessCard]", value: "Callable[[ProcessCard], str |
     return dict(hosts)
 
 
-def _listed(hosts_by: Mapping[str, set[str]]) -> str:
+def _hosts_in_words(hosts_by: Mapping[str, set[str]]) -> str:
     return "; ".join(f"{value} on {', '.join(sorted(hosts))}" for value, hosts in hosts_by.items())

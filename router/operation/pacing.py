@@ -27,7 +27,7 @@ log = logging.getLogger("ragbandit.api")
 
 #: time for which a process uses the sums of spending that it has read, seconds
 FRESH_S: Final = 2.0
-#: largest number of spenders whose sums a process keeps; if there are more, all sums are forgotten
+#: maximum number of spenders whose sums a process caches; if there are more, the cache is emptied
 MOST_SPENDERS: Final = 10_000
 #: shortest time between two warnings that a budget is spent, seconds
 _QUIET_S: Final = 600.0
@@ -54,15 +54,15 @@ class Budgets:
         self._throttle = Throttle(_QUIET_S)
 
     @property
-    def _paces(self) -> bool:
+    def _can_raise_price(self) -> bool:
         """Whether a budget can raise the price of the policy."""
         return serves_prices(self._router.service.serving.policy)
 
-    async def paced(self, query: Query, *, caller: Caller, is_preview: bool = False) -> Query:
+    async def apply(self, query: Query, *, caller: Caller, is_preview: bool = False) -> Query:
         """Add the factor of budgets to a query if it is above 1, and the limits of its task and session.
 
-        Raises StoreError; LimitReached; and BudgetSpent if a spent budget stops questions or cannot raise the policy's
-        price; the query's task then ends, unless it is a preview.
+        Raises StoreError and LimitReached. Raises BudgetSpent if a spent budget stops questions or cannot raise the
+        policy's price. The query's task then ends, unless this is a preview.
         """
         settings = self._router.settings.conversation
         if settings.limited:
@@ -74,28 +74,28 @@ class Budgets:
         budgets = budgets_of(query.tenant, key=caller.key, scopes=caller.scopes, tenants=tenants)
         if not budgets:
             return query
-        now, paces = self._clock(), self._paces
+        now, can_raise = self._clock(), self._can_raise_price
         sums = await self._spent({budget.spender for budget in budgets}, now=now)
-        spent_up = exhausted(budgets, sums)
+        spent_budgets = exhausted(budgets, sums)
         try:
-            raise_if_spent([budget for budget in spent_up if budget.stop or not paces], now=now)
+            raise_if_spent([budget for budget in spent_budgets if budget.stop or not can_raise], now=now)
         except BudgetSpent:
             if not is_preview and self._router.settings.conversation.is_task(query):
                 await asyncio.to_thread(self._router.store.stop_task, query, now=now)
             raise
-        for budget in spent_up:
+        for budget in spent_budgets:
             if self._throttle.lets_pass((budget.spender.kind, budget.period)):
                 extra = {"action": "budget", budget.spender.kind: budget.spender.name, "period": budget.period}
                 log.warning("a dollar budget is spent: questions continue at the highest price", extra=extra)
-        limits = tuple(budget.limit(now=now) for budget in budgets if budget.stop or not paces)
-        factor = max(budget.factor(sums[budget.spender], now=now) for budget in budgets) if paces else 1.0
+        limits = tuple(budget.limit(now=now) for budget in budgets if budget.stop or not can_raise)
+        factor = max(budget.factor(sums[budget.spender], now=now) for budget in budgets) if can_raise else 1.0
         return replace(query, terms=replace(query.terms, budget_factor=factor), limits=(*limits, *query.limits))
 
     async def reserve(self, tenant: str, *, caller: Caller, dollars: float) -> Reservation:
-        """Count the estimated cost of a call before it is made. Raises StoreError, and BudgetSpent as `paced` does."""
+        """Count the estimated cost of a call before it is made. Raises StoreError, and BudgetSpent as `apply` does."""
         tenants, now = self._router.settings.tenants, self._clock()
         budgets = budgets_of(tenant, key=caller.key, scopes=caller.scopes, tenants=tenants)
-        stopping = [budget for budget in budgets if budget.stop or not self._paces]
+        stopping = [budget for budget in budgets if budget.stop or not self._can_raise_price]
 
         def check(sums: Mapping[Spender, Spent]) -> None:
             raise_if_spent(exhausted(stopping, sums), now=now)
@@ -108,7 +108,7 @@ class Budgets:
 
     async def _spent(self, spenders: Iterable[Spender], *, now: float) -> dict[Spender, Spent]:
         if any(self._is_stale(spender) for spender in spenders):
-            async with self._lock:  # one request reads, and the others wait for its sums
+            async with self._lock:  # one request reads, and concurrent ones use its sums
                 stale = [spender for spender in spenders if self._is_stale(spender)]
                 if stale:
                     if len(self._cached) > MOST_SPENDERS:
@@ -141,7 +141,7 @@ def _limits_of(query: Query, *, settings: ConversationSettings, database: Databa
 
 
 def _open_task(query: Query, *, settings: ConversationSettings, database: Database, now: float) -> DecisionId | None:
-    """The decision that the question continues; None if it begins a task."""
+    """The decision whose task the question continues; None if it begins a task."""
     if query.continues.loop is not None:
         return DecisionId(query.continues.loop.first)
     key = task_key(query) if settings.is_task(query) and query.arm_by is None and "task" in settings.limited else None

@@ -2,7 +2,7 @@
 
 All work is stored in the database, which workers and learners also poll every second or two. So without Redis work is
 delayed, but not lost. A wake-up is an RQ job without content. Each idle thread of a worker takes one wake-up, so the
-length of RQ's list is the number of waiting wake-ups. Import this module only if redis and RQ are installed.
+length of RQ's list is the number of wake-ups not taken yet. Import this module only if redis and RQ are installed.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,15 +14,15 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from ragbandit.router.queue.listener import Listener
-from ragbandit.router.queue.outage import Outage, reaching
-from ragbandit.router.queue.presence import QueueWork, WorkerState, running_processes, workers_of
+from ragbandit.router.queue.outage import Outage, redis_call
+from ragbandit.router.queue.presence import QueueWork, WorkerState, running_processes, worker_threads
 from ragbandit.router.queue.refusals import CHANNEL, try_commands
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import DecisionId
 
 #: queue of work -> name of the RQ queue with the wake-ups for this work
 WAKE_UPS: Final = {"answer": "ragbandit-answer", "learn": "ragbandit-learn"}
-#: maximum number of waiting wake-ups for answer workers; without this limit, repeated questions would fill Redis
+#: maximum number of queued wake-ups for answer workers; without this limit, repeated questions would fill Redis
 MAX_WAKE_UPS: Final = 10_000
 _WORK_KEY: Final = "ragbandit:work"
 
@@ -50,21 +50,21 @@ class RedisJobs:
         }
 
     def enqueue_learn(self) -> None:
-        """Wake the learners, unless a wake-up is waiting already."""
-        with reaching(self.outage):
+        """Wake the learners, unless a wake-up is queued already."""
+        with redis_call(self.outage):
             if not self._queues["learn"].count:
                 self._wake("learn", count=1)
 
     def enqueue_answers(self, ids: Sequence[DecisionId]) -> None:
-        """Send a wake-up for each of these queued decisions, unless MAX_WAKE_UPS wake-ups wait already."""
-        with reaching(self.outage):
+        """Send a wake-up for each of these decisions, as long as at most MAX_WAKE_UPS wake-ups are queued."""
+        with redis_call(self.outage):
             count = min(len(ids), MAX_WAKE_UPS - self._queues["answer"].count)
             if count > 0:
                 self._wake("answer", count=count)
 
-    def wait(self, queue: str, *, timeout_s: float) -> bool:
+    def take_wake_up(self, queue: str, *, timeout_s: float) -> bool:
         """Wait at most `timeout_s` for a wake-up of this queue, and take it. Returns whether there was one."""
-        with reaching(self.outage):
+        with redis_call(self.outage):
             popped: Any = self.client.blpop([self._queues[queue].key], max(0.01, timeout_s))
             if popped is not None:
                 self.client.unlink(Job.key_for(popped[1].decode()))
@@ -75,30 +75,31 @@ class RedisJobs:
         self._queues[name].enqueue_many([wake_up] * count)
 
     def count_job(self, queue: str, *, seconds: float, failed: bool) -> None:
-        with reaching(self.outage), self.client.pipeline(transaction=False) as pipeline:
+        with redis_call(self.outage), self.client.pipeline(transaction=False) as pipeline:
             pipeline.hincrby(_WORK_KEY, f"{queue}:{'failed' if failed else 'done'}", 1)
             pipeline.hincrbyfloat(_WORK_KEY, f"{queue}:seconds", seconds)
             pipeline.execute()
 
     def publish(self, notification: str) -> None:
         """Send a notification to every listener: "outcome:<id>", "cancel:<id>", "stream:<id>" or "snapshot"."""
-        with reaching(self.outage):
+        with redis_call(self.outage):
             self.client.publish(CHANNEL, notification)
 
     def listen(self, handle: Callable[[str], None]) -> Listener:
         return Listener(self.client, handle, outage=self.outage)
 
     def depth(self) -> dict[str, int]:
-        """Number of waiting wake-ups by queue: about one per decision to answer, and at most one for the learners."""
-        with reaching(self.outage):
+        """Number of queued wake-ups by queue: about one per decision to answer, and at most one for the learners."""
+        with redis_call(self.outage):
             return {name: queue.count for name, queue in self._queues.items()}
 
     def workers(self) -> list[WorkerState]:
-        with reaching(self.outage):
-            return workers_of(running_processes(self.client))
+        with redis_call(self.outage):
+            return worker_threads(running_processes(self.client))
 
     def work(self) -> dict[str, QueueWork]:
-        with reaching(self.outage):
+        """Queue -> counts of its ended jobs."""
+        with redis_call(self.outage):
             work_by_key: Any = self.client.hgetall(_WORK_KEY)
         work = {}
         kinds = ("done", "failed", "seconds")
@@ -108,7 +109,7 @@ class RedisJobs:
         return work
 
     def ping(self) -> None:
-        """Try Redis's commands over a new connection. An open connection may lead to a server that was replaced."""
+        """Try the commands on a new connection, since an open one may lead to a replaced server. Raises QueueError."""
         pool = self.client.connection_pool
         new_pool = type(pool)(pool.connection_class, **pool.connection_kwargs)
         try:

@@ -9,7 +9,7 @@ from typing import Final
 import redis
 from redis.exceptions import RedisError
 
-from ragbandit.router.queue.outage import Outage, reaching
+from ragbandit.router.queue.outage import Outage, redis_call
 from ragbandit.router.queue.refusals import CHANNEL
 from ragbandit.router.telemetry.routines import Routine
 
@@ -17,11 +17,11 @@ log = logging.getLogger("ragbandit.jobs")
 
 #: seconds that a listener waits for a notification before it checks whether `close` was called
 LOOK_S: Final = 0.25
-#: seconds after a failure before a listener tries Redis again
+#: pause after a failure before a listener tries Redis again, seconds
 PAUSE_S: Final = 1.0
 #: seconds without a subscription after which a listener reports a fault; subscribing takes a moment
 GRACE_S: Final = 3.0
-#: time that the handler may take for a notification before the listener counts as stuck, seconds
+#: time of the handler with one notification after which the listener counts as stuck, seconds
 STUCK_S: Final = 15.0
 
 
@@ -34,12 +34,12 @@ class Listener:
         self._outage = outage
         self._stop = threading.Event()
         self._subscribed = False
-        self._turn_at = time.monotonic()
+        self._read_at = time.monotonic()
         self._routine = Routine("listen to notifications", self._receive, every_s=PAUSE_S).start()
 
     def fault(self) -> str | None:
         """Reason why notifications do not arrive; None if they arrive."""
-        silent_s = time.monotonic() - self._turn_at
+        silent_s = time.monotonic() - self._read_at
         if not self._subscribed and silent_s > GRACE_S:
             return "the listener is not subscribed to notifications, and tries again every second"
         return f"the listener has been at one notification for {silent_s:.0f} s" if silent_s > STUCK_S else None
@@ -51,11 +51,11 @@ class Listener:
     def _receive(self) -> None:
         try:
             with self._client.pubsub(ignore_subscribe_messages=True) as pubsub:  # type: ignore[no-untyped-call] # redis
-                with reaching(self._outage):
+                with redis_call(self._outage):
                     pubsub.subscribe(CHANNEL)
                 self._subscribed = True
                 while not self._stop.is_set():
-                    self._turn_at = time.monotonic()
+                    self._read_at = time.monotonic()
                     message = pubsub.get_message(timeout=LOOK_S)
                     if message and message["type"] == "message":
                         self._pass_on(message["data"])

@@ -1,4 +1,4 @@
-"""`Notifier` wakes learners and workers, and never raises. `MemoryJobs` is a queue for use without Redis."""
+"""`Notifier` wakes learners and workers, and never raises. `MemoryJobs` replaces RedisJobs if there is no Redis."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ FAULT_S: Final = 60.0
 
 
 class Notifier:
-    """Calls Redis, and never raises. After a failure, calls are skipped for outage.PAUSE_S seconds."""
+    """Calls Redis, and never raises. After a failure it skips calls for outage.PAUSE_S seconds."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
@@ -77,15 +77,15 @@ class MemoryJobs:
         self.published: list[str] = []
 
     def enqueue_learn(self) -> None:
-        self._check()
+        self._record_call()
         self.notified += 1
 
     def enqueue_answers(self, ids: Sequence[DecisionId]) -> None:
-        self._check()
+        self._record_call()
         self.enqueued += ids
 
     def publish(self, notification: str) -> None:
-        self._check()
+        self._record_call()
         self.published.append(notification)
 
     def listen(self, _handle: Callable[[str], None]) -> "Listener | None":
@@ -93,24 +93,24 @@ class MemoryJobs:
         return None
 
     def depth(self) -> dict[str, int]:
-        self._check()
+        self._record_call()
         return {"answer": len(self.enqueued), "learn": self.notified}
 
     def workers(self) -> list[WorkerState]:
-        self._check()
+        self._record_call()
         return []
 
     def work(self) -> dict[str, QueueWork]:
-        self._check()
+        self._record_call()
         return {name: QueueWork() for name in ("answer", "judge", "learn")}
 
     def ping(self) -> None:
-        self._check()
+        self._record_call()
 
     def close(self) -> None:
         pass
 
-    def _check(self) -> None:
+    def _record_call(self) -> None:
         began = time.monotonic()
         if self.broken:
             error = QueueError("there is no Redis")

@@ -1,4 +1,4 @@
-"""Outages of Redis: logged once, and callers skip Redis for a moment after a failure."""
+"""Outages of Redis. Each is logged once, and callers skip Redis for PAUSE_S after a failure."""
 
 import logging
 import time
@@ -22,6 +22,7 @@ class Outage(StoreOutage):
 
     @property
     def paused(self) -> bool:
+        """Whether callers should skip Redis now."""
         return self.lasts and time.monotonic() < self._failed_at + PAUSE_S
 
     def note_failure(self, error: BaseException) -> None:
@@ -41,18 +42,18 @@ class Outage(StoreOutage):
 
 
 @contextmanager
-def reaching(outage: Outage | None) -> Iterator[None]:
-    """Run a block that calls Redis. Raises QueueError if Redis fails or refuses. outage: records the result."""
+def redis_call(outage: Outage | None) -> Iterator[None]:
+    """For a block that calls Redis: raises QueueError if Redis fails or refuses. outage: records the result."""
     # Imported here, since this module must load if redis is not installed.
     from redis.exceptions import RedisError
 
-    from ragbandit.router.queue.refusals import error_of
+    from ragbandit.router.queue.refusals import queue_error
 
     began = time.monotonic()
     try:
         yield
     except (RedisError, OSError) as error:
-        failure = error_of(error)
+        failure = queue_error(error)
         if outage is not None:
             outage.note_failure(failure)
         raise failure from error

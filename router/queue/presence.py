@@ -19,8 +19,9 @@ from ragbandit.shared.version import __version__
 
 #: seconds for which a process is listed after it has renewed its card
 KEPT_S: Final = 45.0
+#: maximum number of processes that are listed
 MAX_LISTED: Final = 1000
-#: maximum number of worker threads that `workers_of` lists, in total and per queue of a process
+#: maximum number of worker threads that `worker_threads` lists, in total and per queue of a process
 MAX_THREADS: Final = 500
 #: sorted set of Redis: key of a card -> time of its renewal, by the clock of Redis
 _LIST: Final = "ragbandit:processes"
@@ -72,20 +73,20 @@ class WorkerState:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueWork:
-    """Numbers of finished and of failed jobs of one queue, and their total seconds, since this Redis started."""
+    """Numbers of successful and of failed jobs of one queue, and their total seconds, since this Redis started."""
 
     done: int = 0
     failed: int = 0
     seconds: float = 0.0
 
 
-def keep_present(client: Any, card: ProcessCard, *, busy: Callable[[], Mapping[str, int]] = dict) -> Routine:
+def start_presence(client: Any, card: ProcessCard, *, busy: Callable[[], Mapping[str, int]] = dict) -> Routine:
     """Start a thread that renews this process's card, and deletes it at the end. client: must have a short timeout."""
     from redis.exceptions import RedisError  # imported here, since this module must load if redis is not installed
 
     def renew() -> None:
         with contextlib.suppress(RedisError, OSError):  # other callers of Redis log the outage
-            say(client, replace(card, busy=busy()))
+            publish_card(client, replace(card, busy=busy()))
 
     def leave() -> None:
         with contextlib.suppress(RedisError, OSError):  # the card expires anyway
@@ -95,7 +96,7 @@ def keep_present(client: Any, card: ProcessCard, *, busy: Callable[[], Mapping[s
     return Routine("renew the card of this process", renew, every_s=5.0, at_end=leave).start()
 
 
-def card_of(*, role: str, threads: Mapping[str, int] | None = None, retriever: str = "") -> ProcessCard:
+def make_card(*, role: str, threads: Mapping[str, int] | None = None, retriever: str = "") -> ProcessCard:
     packages = {"python": platform.python_version()}
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -113,7 +114,8 @@ def card_of(*, role: str, threads: Mapping[str, int] | None = None, retriever: s
     )
 
 
-def say(client: Any, card: ProcessCard) -> None:
+def publish_card(client: Any, card: ProcessCard) -> None:
+    """Store the card in Redis for KEPT_S seconds. Raises RedisError."""
     seconds, microseconds = client.time()
     now = seconds + microseconds / 1e6
     card = replace(card, ahead_s=round(time.time() - now, 3), said_at=now)
@@ -137,7 +139,7 @@ def running_processes(client: Any) -> list[ProcessCard]:
     return sorted(cards, key=lambda card: (card.host, card.pid))
 
 
-def workers_of(cards: Iterable[ProcessCard]) -> list[WorkerState]:
+def worker_threads(cards: Iterable[ProcessCard]) -> list[WorkerState]:
     threads = (
         WorkerState(
             name=f"{card.host}:{card.pid}/{number}",

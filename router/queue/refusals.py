@@ -1,7 +1,7 @@
-"""What Redis refuses: a trial of the commands that RagBandit and RQ need, and what to do about each refusal.
+"""Tries the commands that RagBandit and RQ need of Redis, and has a remedy for each refusal.
 
-A Redis that is full, a read-only copy, in cluster mode, or strict about commands replies to PING like any other.
-docs/decisions/queue-in-sql.md says why a cluster is refused.
+PING is no test: a Redis that is full, is a replica, is in cluster mode or forbids commands replies to it, too.
+docs/decisions/queue-in-sql.md explains why a cluster is refused.
 """
 
 import ssl
@@ -54,7 +54,7 @@ _COMMANDS: Final[tuple[tuple[str | int, ...], ...]] = (
 _LATE: Final = "until then answers and learning are late, not lost"
 _NO_CLUSTER: Final = "Redis is in cluster mode, in which RagBandit's keys lie in several slots"
 _OTHER_REDIS: Final = "use a Redis without cluster mode (a node or a primary with replicas)"
-#: kinds of a refusal -> what to do; the first match counts
+#: (classes of errors, remedy); the first match counts
 _REMEDIES: Final[tuple[tuple[type[RedisError] | tuple[type[RedisError], ...], str], ...]] = (
     (OutOfMemoryError, "Redis is out of memory: raise its maxmemory, or remove what fills it"),
     (ReadOnlyError, "this Redis is a read-only replica: let REDIS_URL name the primary"),
@@ -66,7 +66,7 @@ _REMEDIES: Final[tuple[tuple[type[RedisError] | tuple[type[RedisError], ...], st
 )
 
 
-def error_of(error: Exception, *, command: str | None = None) -> QueueError:
+def queue_error(error: Exception, *, command: str | None = None) -> QueueError:
     """The error to raise for an error of Redis: it refuses a command, or it is not reachable."""
     for kind, remedy in _REMEDIES:
         if isinstance(error, kind):
@@ -88,12 +88,12 @@ def try_commands(client: Any) -> None:
                 pipeline.execute_command(*command)
             about, *replies = pipeline.execute(raise_on_error=False)
     except (RedisError, OSError) as error:
-        raise error_of(error) from error
+        raise queue_error(error) from error
     if isinstance(about, dict) and about.get("cluster_enabled"):
         raise QueueError(_NO_CLUSTER, field="redis_url", remedy=f"{_OTHER_REDIS}; {_LATE}")
     for command, reply in zip(_COMMANDS, replies, strict=True):
         if isinstance(reply, Exception):
-            raise error_of(reply, command=str(command[0])) from reply
+            raise queue_error(reply, command=str(command[0])) from reply
     _try_channel(client)
 
 
@@ -103,4 +103,4 @@ def _try_channel(client: Any) -> None:
             pubsub.subscribe(CHANNEL)
             pubsub.get_message(timeout=1.0)
     except (RedisError, OSError) as error:
-        raise error_of(error, command="SUBSCRIBE") from error
+        raise queue_error(error, command="SUBSCRIBE") from error

@@ -1,4 +1,4 @@
-"""Streams of answers for the callers of a process: read from Redis, or from an arm on the same event loop."""
+"""Reads streams of answers for the callers of a process, from Redis or from an arm on the same event loop."""
 
 import json
 import logging
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import redis
 
-from ragbandit.router.queue.outage import Outage, reaching
+from ragbandit.router.queue.outage import Outage, redis_call
 from ragbandit.router.queue.refusals import CHANNEL
 from ragbandit.router.queue.streams import (
     DELTA,
@@ -37,9 +37,9 @@ log = logging.getLogger("ragbandit.jobs")
 
 #: maximum number of streams that a process reads at once; further callers get the whole answer at its end
 MAX_STREAMS: Final = 1000
-#: maximum number of unread entries per caller; if more wait, the stream ends, and the caller gets the whole answer
+#: maximum number of unread entries per caller; with more the stream ends, and the caller gets the whole answer
 MAX_HELD: Final = MAX_ENTRIES
-#: milliseconds that a read waits for new entries; streams that are added meanwhile are read after this wait
+#: milliseconds that a read blocks until entries come; streams that are added meanwhile are read by the next read
 WAIT_MS: Final = 50
 #: maximum number of entries of each stream per read
 MOST: Final = 64
@@ -52,10 +52,10 @@ class AnswerChanged(RagBanditError, code="ANSWER_CHANGED"):
 
 
 class ReadStream:
-    """An answer that a caller reads while it is written, as far as this process knows it.
+    """An answer that a caller reads while it is written.
 
-    The reading thread calls `put`; a run on the same event loop calls `text`, `delta` and `note`, without Redis. The
-    caller calls `read`, and `finish` at the end.
+    The thread of StreamReader calls `put`; a run on the same event loop calls `text`, `delta` and `note`, without
+    Redis. The caller calls `read`, and `finish` at the end.
     """
 
     reading: Final = True
@@ -73,7 +73,7 @@ class ReadStream:
         self.lost = False
         #: whether a run on this event loop has written a piece of the answer
         self.has_content = False
-        #: the read text, the read fields of the model's message except its text, and the arm's run that wrote them
+        #: what the caller has read: text, other fields of the model's message, and number of the run that wrote them
         self._text, self._message, self._attempt = AnswerText(), MessageParts(), 1
 
     def attach(self, wake: Callable[[], None]) -> None:
@@ -86,7 +86,7 @@ class ReadStream:
             return
         follows = at == (self.last[0], self.last[1] + 1) or (at[0] > self.last[0] and at[1] == 1)
         if not follows or len(self._entries) >= MAX_HELD:
-            self.lose()
+            self.end_early()
             return
         self.last = at
         self._entries.append((at[0], event))
@@ -106,7 +106,8 @@ class ReadStream:
     def _write(self, event: StreamEvent) -> None:
         self.put((1, self.last[1] + 1), event)
 
-    def lose(self) -> None:
+    def end_early(self) -> None:
+        """End the stream before its answer is complete; the caller then gets the whole answer."""
         self.lost = True
         self._wake()
 
@@ -133,8 +134,8 @@ class ReadStream:
         return events
 
     def finish(self, outcome: Outcome) -> list[StreamEvent | Outcome]:
-        """The unread events, with the outcome last. If an arm ended without failure and without an answer, the streamed
-        text is its answer. Raises AnswerChanged.
+        """The missing part of the answer as events, with the outcome last. If the arm ended without failure and without
+        an answer, the streamed text is its answer. Raises AnswerChanged.
         """
         events: list[StreamEvent | Outcome] = []
         if outcome.answer is None and outcome.status != "failed" and self._text.size:
@@ -173,14 +174,16 @@ class StreamReader:
         self._closed = False
         self._routine: Routine | None = None
 
-    def want(self, decision_id: DecisionId) -> None:
-        """Request the stream of an answer, before its run is queued, so that no piece is missed. Waits for Redis."""
+    def request_stream(self, decision_id: DecisionId) -> None:
+        """Request the stream of an answer, before its run is queued, so that no piece is missed. Blocks until Redis
+        replies.
+        """
         if not self._outage.paused:
-            with suppress(QueueError), reaching(self._outage):
+            with suppress(QueueError), redis_call(self._outage):
                 self._client.set(wanted_key(decision_id), 1, ex=WANTED_S)
 
     def subscribe(self, decision_id: DecisionId, *, wake: Callable[[], None]) -> ReadStream | None:
-        """Read the stream of an answer from its beginning; call `leave` after use. Waits until Redis replies.
+        """Read the stream of an answer from its beginning; call `leave` after use. Blocks until Redis replies.
 
         Returns None if Redis is down or MAX_STREAMS streams are read already. wake: called by the reading thread for
         every new entry.
@@ -193,11 +196,11 @@ class StreamReader:
                 return None
             self._streams.setdefault(decision_id, []).append(stream)
             if self._routine is None:
-                # While there are streams, _read_next runs again at once. 60 s is the longest sleep without streams.
+                # While there are streams, `_read_next` runs again at once. Without streams it sleeps for at most 60 s.
                 self._routine = Routine("read streams", self._read_next, every_s=60.0).start()
         self._routine.wake()
         try:
-            with reaching(self._outage), self._client.pipeline(transaction=False) as pipeline:
+            with redis_call(self._outage), self._client.pipeline(transaction=False) as pipeline:
                 pipeline.set(wanted_key(decision_id), 1, ex=WANTED_S)
                 pipeline.publish(CHANNEL, f"{STREAM_NEWS}:{decision_id}")
                 pipeline.execute()
@@ -229,13 +232,13 @@ class StreamReader:
         if not streams:
             return PAUSE_S if has_readers else None
         try:
-            with reaching(self._outage):
+            with redis_call(self._outage):
                 self._read(streams)
         except Exception as error:
             if not isinstance(error, QueueError):
                 log.exception("answers cannot be streamed; callers get them as a whole", extra={"action": "stream"})
             for stream in chain.from_iterable(streams.values()):
-                stream.lose()
+                stream.end_early()
             return PAUSE_S
         return 0.0
 

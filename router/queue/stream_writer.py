@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import redis
 
-from ragbandit.router.queue.outage import Outage, reaching
+from ragbandit.router.queue.outage import Outage, redis_call
 from ragbandit.router.queue.streams import (
     DELTA,
     LINK,
@@ -46,10 +46,11 @@ class AnswerWriter:
         self.linked = linked
         #: whether a reader was sent a piece of the answer
         self.has_content = False
-        #: number of this run: 1 for the first run of the decision that writes; 0 while no reader waits
+        #: number of this run among the runs that write a stream of the decision, from 1; 0 while there is no reader
         self.attempt = 0
         #: whether writing has failed, which ends the stream
         self.broken = False
+        #: number of entries that were written
         self.written = 0
         self._pieces = pieces
 
@@ -89,18 +90,18 @@ class StreamWriter:
         """Begin the stream of a run; call `end` after it. linked: the decision that runs instead of `decision_id`."""
         writer = self._open[decision_id] = AnswerWriter(decision_id, pieces=self._pieces, linked=linked)
         if not self._outage.paused:
-            with suppress(QueueError), reaching(self._outage):
+            with suppress(QueueError), redis_call(self._outage):
                 if self._client.exists(wanted_key(decision_id)):
                     self.begin_writing(decision_id)
         return writer
 
     def begin_writing(self, decision_id: DecisionId) -> None:
-        """Write the decision's pieces from now on, because a reader exists. Does nothing if it runs elsewhere."""
+        """Write the pieces of the run from now on, since a reader exists. Does nothing without such a run."""
         writer = self._open.get(decision_id)
         if writer is None or writer.attempt:
             return
         try:
-            with reaching(self._outage), self._client.pipeline(transaction=False) as pipeline:
+            with redis_call(self._outage), self._client.pipeline(transaction=False) as pipeline:
                 pipeline.incr(attempt_key(decision_id))
                 pipeline.expire(attempt_key(decision_id), WANTED_S)
                 attempt, _ = pipeline.execute()
@@ -113,7 +114,7 @@ class StreamWriter:
                 self._thread.start()
 
     def end(self, writer: AnswerWriter) -> None:
-        """Forget a run that has ended. The thread still writes the last pieces of the run."""
+        """End the stream of a run that has ended. The thread still writes the run's last pieces."""
         with self._lock:
             if self._open.get(writer.decision_id) is writer:
                 del self._open[writer.decision_id]
@@ -145,7 +146,7 @@ class StreamWriter:
 
     def _write(self, batches: dict[AnswerWriter, list[tuple[bytes, str]]]) -> None:
         replies: list[Any] = []
-        with suppress(QueueError), reaching(self._outage), self._client.pipeline(transaction=False) as pipeline:
+        with suppress(QueueError), redis_call(self._outage), self._client.pipeline(transaction=False) as pipeline:
             for writer, entries in batches.items():
                 key = stream_key(writer.decision_id)
                 for number, (kind, text) in enumerate(entries, start=writer.written + 1):

@@ -1,1 +1,1 @@
-"""Replies: values of the router as JSON, in the types of ragbandit/client/replies; HTTP and commands print the same."""
+"""Converts values of the router to the reply types of ragbandit/client/replies, for HTTP and for commands."""

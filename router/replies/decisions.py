@@ -1,11 +1,11 @@
-"""Decisions and their records as replies."""
+"""Converts decisions and their records to replies."""
 
 from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any, cast
 
 from ragbandit.client.replies import decisions as reply_types
-from ragbandit.router.replies.values import filled
+from ragbandit.router.replies.values import build_reply
 from ragbandit.router.serving.explanations.explain import Explanation, preview_of
 from ragbandit.router.serving.prices import price_name
 from ragbandit.router.storage.decisions.store import DecisionRecord
@@ -19,7 +19,9 @@ def decision_json(decision: Decision) -> reply_types.DecisionFields:
     pmf = decision.probabilities
     scores = None if decision.scores is None else dict(zip(decision.arms, decision.scores, strict=True))
     price = price_name(decision.query)
-    return filled(reply_types.DecisionFields, decision, decision_id=decision.id, pmf=pmf, scores=scores, price=price)
+    return build_reply(
+        reply_types.DecisionFields, decision, decision_id=decision.id, pmf=pmf, scores=scores, price=price
+    )
 
 
 def route_json(decision: Decision, *, seconds: float) -> reply_types.RouteReply:
@@ -53,7 +55,7 @@ def limits_json(limits: Iterable[SpendLimit]) -> list[reply_types.LimitReply]:
 
 
 def preview_json(decision: Decision) -> reply_types.PreviewReply:
-    """The reply to a request that is only previewed. decision: by `Router.preview`."""
+    """The reply to a preview, which decides and stores nothing. decision: from `Router.preview`"""
     reasons, chances = preview_of(decision)
     return {
         "arms": [{"arm": one.arm, "probability": one.probability, "score": one.score} for one in chances],
@@ -68,7 +70,7 @@ def answer_json(
     decision: Decision, outcome: Outcome, *, seconds: float, saved: float | None = None
 ) -> reply_types.AnswerReply:
     savings: reply_types.SavedFields = {} if saved is None else {"saved": saved}
-    return {**route_json(decision, seconds=seconds), **filled(reply_types.OutcomeFields, outcome), **savings}
+    return {**route_json(decision, seconds=seconds), **build_reply(reply_types.OutcomeFields, outcome), **savings}
 
 
 def pending_json(decision: Decision, *, seconds: float) -> reply_types.PendingReply:
@@ -82,8 +84,8 @@ def record_json(record: DecisionRecord) -> reply_types.RecordReply:
     fields |= {name: getattr(decision, name) for name in own}
     feedback = [_feedback_json(item, late=item.id in record.late) for item in record.feedback]
     if record.outcome is not None:
-        fields["outcome"] = filled(reply_types.KeptOutcome, record.outcome, trace=trace_json(record.outcome.trace))
-    return filled(
+        fields["outcome"] = build_reply(reply_types.KeptOutcome, record.outcome, trace=trace_json(record.outcome.trace))
+    return build_reply(
         reply_types.RecordReply,
         record,
         **fields,
@@ -96,7 +98,7 @@ def record_json(record: DecisionRecord) -> reply_types.RecordReply:
 def _feedback_json(item: Feedback, *, late: bool) -> reply_types.KeptFeedback:
     """A stored feedback, with the id that the caller sent."""
     facts = {name: fact for name, fact in item.facts.items() if name != SENT_ID}
-    return filled(reply_types.KeptFeedback, item, id=item.facts.get(SENT_ID, item.id), facts=facts, late=late)
+    return build_reply(reply_types.KeptFeedback, item, id=item.facts.get(SENT_ID, item.id), facts=facts, late=late)
 
 
 def _query_fields(query: Query) -> dict[str, Any]:

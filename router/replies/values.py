@@ -1,4 +1,4 @@
-"""A value as a reply of a given type, and a reply as JSON."""
+"""Converts values to replies, and replies to JSON."""
 
 import builtins
 import json
@@ -13,7 +13,7 @@ from typing_extensions import is_typeddict
 _Reply = TypeVar("_Reply")
 
 
-def filled(kind: type[_Reply], value: object, **fields: object) -> _Reply:
+def build_reply(kind: type[_Reply], value: object, **fields: object) -> _Reply:
     """Make a reply of this type. A field comes from `fields`, or else from the attribute of `value` with its name."""
     reply: Any = {}
     hinted: Any = kind
@@ -35,7 +35,7 @@ def _converters(kind: Any) -> dict[str, Callable[[Any], Any] | None]:
 def _converter(hint: Any) -> Callable[[Any], Any] | None:
     parts = get_args(hint)
     if is_typeddict(hint):
-        return lambda value: value and (dict(value) if isinstance(value, Mapping) else filled(hint, value))
+        return lambda value: value and (dict(value) if isinstance(value, Mapping) else build_reply(hint, value))
     match get_origin(hint):
         case builtins.list:
             item = _converter(parts[0]) or _unchanged
@@ -58,7 +58,7 @@ def json_ready(reply: Any) -> Any:
 
 
 def json_of(reply: Any) -> bytes:
-    """The reply as JSON text. Halves of surrogate pairs are escaped, because UTF-8 cannot encode them."""
+    """The reply as JSON text. Lone surrogates are escaped, because UTF-8 cannot encode them."""
     try:
         return to_json(reply, inf_nan_mode="null", fallback=dict)
     except ValueError:

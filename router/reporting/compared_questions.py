@@ -23,7 +23,7 @@ from ragbandit.router.reporting.reading import (
     count_imported,
     in_sample,
 )
-from ragbandit.router.storage.access.shared_secrets import drawn_for
+from ragbandit.router.storage.access.shared_secrets import draw_number
 from ragbandit.router.storage.rows.conversion import client_records_of
 from ragbandit.router.storage.rows.outcome_rows import cost_value, own_cost
 from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts
@@ -139,7 +139,7 @@ def read_compared_questions(
     paced = paced_askers(counts, raised=raised)
     compared = [question for question, asker in differing if asker not in paced]
     if secret is not None:
-        compared.sort(key=lambda question: (drawn_for("decide", question.id, secret=secret), question.id))
+        compared.sort(key=lambda question: (draw_number("decide", question.id, secret=secret), question.id))
     routed = counts.total() - sum(raised[asker] for asker in paced)
     return ComparedQuestions(against=against, routed=routed, differing=compared, costs=other_costs | costs)
 
@@ -219,7 +219,7 @@ def _forbidden(row: RowMapping, *, sent: Sent, against: str, rules: RuleBook | N
     for arm in (against, row["arm"]):
         if not rules.permits(query, arm=arm):
             return f"the rules do not let {arm} answer it now"
-    return None if not by_model or rules.lets_read(query, model="judge") else "the rules do not let the judge read it"
+    return None if not by_model or rules.may_read(query, model="judge") else "the rules do not let the judge read it"
 
 
 def _obstacle(

@@ -20,9 +20,9 @@ from ragbandit.router.reporting.compared_questions import ComparedQuestion, Comp
 from ragbandit.router.reporting.deciders import UNSTEADY
 from ragbandit.router.reporting.paired_difference import DifferenceSample, expected_half_width, sampled_difference
 from ragbandit.router.reporting.reading import PairedComparison, Report, ReportScope
-from ragbandit.router.storage.access.shared_secrets import DRAWS, known_secret
+from ragbandit.router.storage.access.shared_secrets import DRAWS, stored_secret
 from ragbandit.router.storage.label_queue import LABEL_QUEUE
-from ragbandit.router.storage.paired_answers import PairedAnswer, answers_to, pairing_reader
+from ragbandit.router.storage.paired_answers import PairedAnswer, answers_to, pairing_key
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.positions import move_position, position_of
 from ragbandit.shared.texts.formats import counted, money, rough_count
@@ -49,7 +49,7 @@ class Pairing:
     def stored(cls, database: Database, *, label: str) -> "Pairing | None":
         """The answers that count in the reports of a ledger; None before the first run. Raises StoreError."""
         with database.read() as connection:
-            position = position_of(connection, pairing_reader(label))
+            position = position_of(connection, pairing_key(label))
         if not position:
             return None
         return cls(
@@ -73,9 +73,9 @@ class Pairing:
         position: dict[str, Json] = {"judge": self.judge, "versions": {**self.versions}, "rater": self.rater}
         position["by_model"] = self.by_model
         with database.write() as connection:
-            earlier = position_of(connection, pairing_reader(label)).get("asked", ())
+            earlier = position_of(connection, pairing_key(label)).get("asked", ())
             position["asked"] = sorted({*earlier, *self.versions})  # the audit accepts answers by earlier judges, too
-            move_position(connection, pairing_reader(label), position=position, now=now)
+            move_position(connection, pairing_key(label), position=position, now=now)
 
     @property
     def by_people(self) -> bool:
@@ -276,7 +276,7 @@ def with_stored_comparison(database: Database, report: Report, scope: ReportScop
     period was asked again. `report --decide` prints this, not the result of its run. Raises StoreError.
     """
     against, pairing = report.compared_arm, Pairing.stored(database, label=scope.label)
-    secret = None if pairing is None else known_secret(database, name=DRAWS)
+    secret = None if pairing is None else stored_secret(database, name=DRAWS)
     if pairing is None or secret is None or scope.reward is None or against is None or against not in pairing.versions:
         return report
     questions = counted_questions(database, scope, pairing, against=against, secret=secret)

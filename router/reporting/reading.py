@@ -49,7 +49,7 @@ from ragbandit.router.storage.rows.queried_facts import (
     IMPORTED_COLUMNS,
     QueriedFacts,
     is_imported,
-    may_be,
+    or_unfilled,
 )
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
@@ -449,7 +449,7 @@ def newest_since(connection: Connection, scope: ReportScope, *, count: int) -> f
 
 
 def count_imported(connection: Connection, condition: ColumnElement[bool]) -> int:
-    query = select(*IMPORTED_COLUMNS).where(condition, may_be(decisions.c.is_imported))
+    query = select(*IMPORTED_COLUMNS).where(condition, or_unfilled(decisions.c.is_imported))
     with connection.execute(query.execution_options(yield_per=_PAGE)) as result:
         return sum(is_imported(row) for row in result)
 
@@ -504,7 +504,7 @@ def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) ->
     query = query.where(in_scope).order_by(decisions.c.made_at.desc(), decisions.c.id.desc())
     rows = _Rows(
         retracted=_retracted_ratings(connection, in_scope),
-        judged=_judged_qualities(connection, and_(in_scope, may_be(decisions.c.arm_by.is_not(None)))),
+        judged=_judged_qualities(connection, and_(in_scope, or_unfilled(decisions.c.arm_by.is_not(None)))),
         reached=_reached(connection, scope.conversation),
         corrections=corrections,
     )

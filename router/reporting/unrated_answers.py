@@ -13,7 +13,7 @@ from sqlalchemy import Text, cast, exists, null, select
 
 from ragbandit.router.reporting.left_out import reason_to_leave_out
 from ragbandit.router.reporting.reading import ReportScope
-from ragbandit.router.storage.access.shared_secrets import DRAWS, drawn_for, shared_secret
+from ragbandit.router.storage.access.shared_secrets import DRAWS, draw_number, shared_secret
 from ragbandit.router.storage.jobs.scores import queue_for_labels
 from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts
 from ragbandit.router.storage.sql.connections import Connection
@@ -64,7 +64,7 @@ def queue_unrated(database: Database, scope: ReportScope, *, arm: str, count: in
         known = unrated_answers(connection, scope, arm=arm)
         queued = sum(known.values())
         others = sorted(
-            (drawn_for("rate", key, secret=secret), key) for key, is_queued in known.items() if not is_queued
+            (draw_number("rate", key, secret=secret), key) for key, is_queued in known.items() if not is_queued
         )
         chosen = list(map(itemgetter(1), others[: max(count - queued, 0)]))
         return queued + queue_for_labels(connection, chosen, now=now, moves=moves)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from ragbandit.router.storage.rows.conversion import of_known
+from ragbandit.router.storage.rows.conversion import from_json
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.positions import lock_position, move_position, position_of
@@ -64,7 +64,7 @@ class VerdictRequest:
 def newest_request(connection: Connection, *, label: str, now: float | None = None) -> VerdictRequest:
     """The newest request, of this ledger. now: seconds since 1970; None for the present time"""
     stored: dict[str, Any] = position_of(connection, _reader(label))
-    request = of_known(VerdictRequest, stored | {"plan": tuple(stored.get("plan", ()))})
+    request = from_json(VerdictRequest, stored | {"plan": tuple(stored.get("plan", ()))})
     return _ended_without_news(request, now=time.time() if now is None else now)
 
 

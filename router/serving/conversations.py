@@ -220,6 +220,6 @@ class ConversationQueries:
         """The query of a chat; its Future if a model rewrites the question."""
         # A turn in a loop of tool calls draws no arm and searches nothing, so its question is not rewritten.
         is_later = query.asked is not None and query.continues.loop is None
-        if self.rewriter is not None and is_later and self._rules.lets_read(query, model="rewrite"):
+        if self.rewriter is not None and is_later and self._rules.may_read(query, model="rewrite"):
             return asyncio.run_coroutine_threadsafe(self.rewriter.rewrite(query), event_loop())
         return query

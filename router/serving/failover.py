@@ -53,7 +53,7 @@ def replacement_arms(
     conversation: as the client sent it. passing: see `passing_arms`. attempts: setting server.failover
     """
     query, failed = decision.query, decision.query.continues.failed
-    by_rules = rules.permitted(query, arms=worker_arms)
+    by_rules = rules.permitted_arms(query, arms=worker_arms)
     if failed is not None:
         return [ArmName(arm) for arm in failed.left if arm in by_rules] if failed.attempt <= attempts else []
     is_off = attempts == 0 or not query.sent.may_fail_over

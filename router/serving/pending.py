@@ -198,7 +198,7 @@ class PendingAnswers:
         if awaited:
             self.deliver(self._store.outcomes_by_id(awaited))
         if others:
-            self.release(self._store.with_outcome(others))
+            self.release(self._store.ids_with_outcome(others))
 
     def deliver(self, outcomes: Mapping[str, Outcome | StoreError]) -> None:
         """Pass outcomes to waiting callers. If a failed decision was replaced, its callers wait for the replacement."""

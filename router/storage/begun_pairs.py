@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, RowMapping, delete, select
 from ragbandit.router.storage.access.reservations import Reservation, settle
 from ragbandit.router.storage.access.spending import Spender
 from ragbandit.router.storage.paired_answers import answer_dollars, is_erased
-from ragbandit.router.storage.rows.conversion import canonical, of_known
+from ragbandit.router.storage.rows.conversion import canonical, from_json
 from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
@@ -39,11 +39,11 @@ class BegunPair:
     decision_id: DecisionId
     #: number of processes that died while they asked it
     deaths: int = 0
-    #: its estimate; None if no process asks the question
+    #: estimate of the question's cost; None if no process asks the question
     reservation: Reservation | None = None
-    #: with an estimate: dollars of its answers that were stored before, and the most that one of its calls is expected
-    #: to cost, since a process may die within a call
+    #: dollars of answers that were stored before the reservation
     paid_before: float = 0.0
+    #: highest expected dollars of one call, which a process may have paid when it died
     call: float = 0.0
     #: arm -> passages of its answer, for answers that are stored and not scored
     sources: Mapping[ArmName, Sequence[Source]] = field(default_factory=dict)
@@ -51,18 +51,18 @@ class BegunPair:
     failures: Mapping[ArmName, int] = field(default_factory=dict)
 
     @property
-    def waits(self) -> bool:
-        """Whether the next run needs to know something about it."""
+    def has_history(self) -> bool:
+        """Whether the question must stay stored for a later run: a process died, or an answer has no score yet."""
         return bool(self.deaths or self.sources or self.failures)
 
 
-def keep_begun(connection: Connection, *, pair: BegunPair) -> None:
-    """Store a question. A question with an estimate is being asked, so the death of its process counts; without one it
-    waits or has ended. An erased question is not stored.
+def store_begun(connection: Connection, *, pair: BegunPair) -> None:
+    """Store a question, or delete it if it has ended. With a reservation it is being asked, and is stored as claimed by
+    this process, with one more death until it ends. Sources of an erased question are not stored.
     """
     if pair.sources and is_erased(connection, pair.decision_id) is not False:
         pair = replace(pair, sources={})
-    if pair.reservation is None and not pair.waits:
+    if pair.reservation is None and not pair.has_history:
         connection.execute(delete(jobs).where(_IS_PAIR, jobs.c.decision_id == pair.decision_id))
         return
     is_asked = pair.reservation is not None
@@ -104,17 +104,17 @@ def begun_pairs(database: Database, *, ids: Collection[DecisionId]) -> dict[Deci
 
 
 def settle_lost(database: Database) -> None:
-    """Replace the estimates of questions whose processes died: by the dollars of their stored answers, and of one call,
-    which the death may have cut off. Call this only with the lease `decide`. Raises StoreError.
+    """Replace the estimates of questions whose processes died by the dollars of their stored answers and of one call,
+    which may have been under way. Call this only with the lease `decide`. Raises StoreError.
     """
     with database.read() as connection:
         lost = _pairs(connection, jobs.c.claimed_by.is_not(None))
         paid = answer_dollars(connection, [pair.decision_id for pair in lost])
     for pair in lost:
         assert pair.reservation is not None
-        known = max(0.0, paid.get(pair.decision_id, 0.0) - pair.paid_before)
-        dollars = max(known, min(known + pair.call, pair.reservation.dollars))
-        note = partial(keep_begun, pair=replace(pair, reservation=None))
+        stored = max(0.0, paid.get(pair.decision_id, 0.0) - pair.paid_before)
+        dollars = max(stored, min(stored + pair.call, pair.reservation.dollars))
+        note = partial(store_begun, pair=replace(pair, reservation=None))
         settle(database, pair.reservation, dollars=dollars, note=note)
 
 
@@ -125,18 +125,18 @@ def _pairs(connection: Connection, *where: ColumnElement[bool]) -> list[BegunPai
 def _pair(row: RowMapping) -> BegunPair:
     facts: dict[str, Any] = json.loads(row["facts"])
     sources = {
-        ArmName(arm): tuple(of_known(Source, each) for each in listed) for arm, listed in facts["sources"].items()
+        ArmName(arm): tuple(from_json(Source, each) for each in listed) for arm, listed in facts["sources"].items()
     }
-    of, reservation = facts.get("booked", {}), None
-    if of:
-        spenders = tuple(Spender(kind, name) for kind, name in of["spenders"])
-        reservation = Reservation(spenders=spenders, dollars=of["dollars"], at=of["at"])
+    booked, reservation = facts.get("booked", {}), None
+    if booked:
+        spenders = tuple(Spender(kind, name) for kind, name in booked["spenders"])
+        reservation = Reservation(spenders=spenders, dollars=booked["dollars"], at=booked["at"])
     return BegunPair(
         decision_id=DecisionId(row["decision_id"]),
         deaths=row["tries"],
         reservation=reservation,
-        paid_before=of.get("paid_before", 0.0),
-        call=of.get("call", 0.0),
+        paid_before=booked.get("paid_before", 0.0),
+        call=booked.get("call", 0.0),
         sources=sources,
         failures=facts["failures"],
     )
@@ -144,5 +144,4 @@ def _pair(row: RowMapping) -> BegunPair:
 
 def forget_pairs(connection: Connection, ids: Iterable[str]) -> None:
     """Delete the jobs of these questions, which leave the store or were erased."""
-    of_these: ColumnElement[bool] = jobs.c.decision_id.in_(sorted(ids))
-    connection.execute(delete(jobs).where(_IS_PAIR, of_these))
+    connection.execute(delete(jobs).where(_IS_PAIR, jobs.c.decision_id.in_(sorted(ids))))

@@ -24,7 +24,7 @@ from ragbandit.router.storage.paired_answers import erase_answers
 from ragbandit.router.storage.rows.conversion import Row, arms_value, canonical, erased_feedback, without_words
 from ragbandit.router.storage.rows.outcome_rows import erased_reason
 from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts
-from ragbandit.router.storage.rows.waiting import take_out
+from ragbandit.router.storage.rows.waiting import delete_waiting
 from ragbandit.router.storage.sql import tables
 from ragbandit.router.storage.sql.bulk_insert import insert_new, send
 from ragbandit.router.storage.sql.connections import Connection
@@ -56,8 +56,8 @@ class Selection:
             remedy = "give --decision, --session, --tenant or --before"
             raise InvalidInput("no condition selects what to erase", remedy=remedy)
 
-    def rows(self, database: Database) -> ColumnElement[bool]:
-        """Condition on `decisions` for the selected rows and their `followers`; in chains only without `before`."""
+    def condition(self, database: Database) -> ColumnElement[bool]:
+        """Condition on `decisions` for the selected rows and their `followers`; with chains only without `before`."""
         columns = {decisions.c.id: self.decision, decisions.c.session: self.session, decisions.c.tenant: self.tenant}
         conditions = [column == value for column, value in columns.items() if value is not None]
         if self.before is not None:
@@ -72,7 +72,7 @@ class Erased:
     """How many decisions an erasure has blanked, or would blank."""
 
     decisions: int
-    #: number of these decisions that still waited in a ledger
+    #: number of these decisions that some ledger had neither learned nor closed
     waiting: int
     #: number of other decisions in the same sessions, whose questions may repeat the erased words
     may_repeat: int = 0
@@ -80,7 +80,7 @@ class Erased:
 
 def erasable(database: Database, selection: Selection) -> Erased:
     """The counts that `erase` would return now. Nothing is changed."""
-    return _counts(database, selection.rows(database))
+    return _counts(database, selection.condition(database))
 
 
 def _counts(database: Database, is_selected: ColumnElement[bool]) -> Erased:
@@ -111,7 +111,7 @@ def erase(
     with database.write() as connection:
         request: dict[str, Json] = {**asdict(selection), "features": features}
         record(connection, actor=actor, action="store.erase", target="store", facts=request, now=now)
-    is_selected = selection.rows(database)
+    is_selected = selection.condition(database)
     counts, after, done = _counts(database, is_selected), "", 0
     query = select(decisions.c.id).where(is_selected).order_by(decisions.c.id).limit(BATCH)
     while batch := _ids(database, query.where(decisions.c.id > after)):
@@ -120,13 +120,13 @@ def erase(
         progress(done)
     if database.is_sqlite:
         # The WAL contains the texts until a checkpoint, which waits for open readers.
-        with database.look() as connection:
+        with database.connection() as connection:
             connection.driver.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return counts
 
 
 def _ids(database: Database, query: Select[Any]) -> list[str]:
-    # A transaction of its own: a scan of a large store must not hold up writers.
+    # A transaction of its own: a scan of a large store must not delay writers.
     with database.read() as connection:
         return list(connection.execute(query).scalars())
 
@@ -139,7 +139,7 @@ def _erase_batch(database: Database, ids: Sequence[str], *, features: bool, now:
         # key_share avoids deadlocks: writers lock a decision's row of `waiting`, then insert rows that refer to it.
         locked = chosen.where(decisions.c.id.in_(ids)).order_by(decisions.c.id).with_for_update(key_share=True)
         rows = connection.execute(locked).mappings().all()
-        # What comes next in the session must not be a turn of an erased decision, which nobody learns.
+        # The next question of the task must begin a new decision, since no ledger learns an erased one.
         connection.execute(delete(tables.units).where(tables.units.c.first.in_(ids)))
         forget_sums(moves, spending_rows(connection, ids))  # before the rows lose their session
         send(connection, _LOCK_OUTCOMES, [*ids])
@@ -151,15 +151,15 @@ def _erase_batch(database: Database, ids: Sequence[str], *, features: bool, now:
 
 
 def _close(connection: Connection, rows: Sequence[RowMapping], *, moves: Moves, now: float) -> None:
-    """Close decisions that wait in a ledger, and cancel unanswered ones."""
+    """Close the decisions in every ledger that waits for them, and cancel unanswered ones."""
     by_id = {row["id"]: row for row in rows}
-    waits = take_out(connection, waiting.c.decision_id.in_(by_id), moves=moves)
+    waits = delete_waiting(connection, waiting.c.decision_id.in_(by_id), moves=moves)
     if not waits:
         return
     common = {"state": "closed", "field": None, "reason": "erased before it was learned", "made_at": now}
     closed = [{"policy": row["policy"], "decision_id": row["decision_id"], **common} for row in waits]
     connection.execute(closures.insert(), closed)
-    moves.closures(closed)
+    moves.count_closures(closed)
     unanswered = {row["decision_id"] for row in waits if row["run_by"] == "worker" and not row["has_outcome"]}
     cancelled = [{"decision_id": key, "asked_at": now} for key in sorted(unanswered)]
     insert_new(connection, tables.cancellations, cancelled, key="decision_id")

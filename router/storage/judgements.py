@@ -1,4 +1,4 @@
-"""The queue of decisions that wait for a score of the judge or of a check, and the judge's costs."""
+"""The queues of decisions to score, one of the judge and one of the check, and the judge's costs."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from ragbandit.router.storage.jobs.claims import Claims, ScoreKind, drop_jobs
 from ragbandit.router.storage.jobs.judge_days import move_day
 from ragbandit.router.storage.jobs.judged_arms import JudgedArm, count_judged
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import ALL, Moves, WriteTransaction, next_day, stored_counts
+from ragbandit.router.storage.sql.counters import ALL, Moves, WriteTransaction, next_day_start, stored_counts
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.errors import Conflict, RagBanditError
@@ -43,7 +43,7 @@ class ScoreCost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refused:
-    """A decision that is not judged, because it waited too long, was tried too often, or the day's budget is spent."""
+    """A decision that is not scored: its outcome is too old, all tries have failed, or the day's budget is spent."""
 
     decision_id: DecisionId
     why: Literal["expired", "given_up", "budget"]
@@ -72,9 +72,9 @@ class JudgeState:
 
 
 class ScoreQueue:
-    """The queue of the judge or of a check. Times are seconds since 1970. Every method may raise StoreError.
+    """The queue of the judge or of the check. Times are seconds since 1970. Every method may raise StoreError.
 
-    attempts, expire_s: number of tries, and seconds of waiting, after which a decision is given up
+    attempts: maximum number of tries of a decision. expire_s: maximum age of an outcome that is scored, seconds
     """
 
     def __init__(
@@ -96,10 +96,10 @@ class ScoreQueue:
     def claim(self, *, now: float, expiring: float | None = None) -> ScoreJob | Refused | None:
         """Claim the decision that is due longest. Returns Refused if it must not be judged, None if none is due.
 
-        expiring: time at which waits are compared with their limit; by default now
+        expiring: the time to which `expire_s` is compared; by default now
         """
         is_due = jobs.c.turn == 0, jobs.c.due_at <= now  # a range of the index `jobs_next`
-        if not self.claims.wait(*is_due):
+        if not self.claims.has_free_job(*is_due):
             return None
         with WriteTransaction(self.database) as (connection, moves):
             day = self._count(connection, now=now)  # locks the day's row, since all judges share the day's budget
@@ -116,7 +116,7 @@ class ScoreQueue:
                 self._change(connection, job, tries=job.attempt - 1)
                 # None of the due decisions may begin before the next day.
                 later = update(jobs).where(jobs.c.kind == self.kind, jobs.c.due_at <= now)
-                connection.execute(later.values(due_at=next_day(now)))
+                connection.execute(later.values(due_at=next_day_start(now)))
                 return Refused(decision_id=job.decision_id, why="budget")
             self._count(connection, {"begun": 1}, now=now)
         return job
@@ -128,13 +128,13 @@ class ScoreQueue:
         used = {"judgements": day["begun"], "tokens": tokens, "dollars": day["dollars"]}
         return any(cap is not None and used[name] >= cap for name, cap in asdict(self._budget).items())
 
-    def keep(
+    def store_score(
         self, job: ScoreJob, *, feedback: Feedback, spent: ScoreCost, arm: ArmName | None = None
     ) -> Receipt | None:
         """Store a score and its cost, and delete the job. Returns None if the score is not stored.
 
-        The score is not stored if another judge has stored one, or if the decision does not wait any more, because it
-        was erased or waited too long. A score without cost does not count as a judgement of the day. arm: the arm whose
+        The score is not stored if another judge has stored one, or if the job has left the queue, because the decision
+        was erased or the job expired. A score without cost does not count as a judgement of the day. arm: the arm whose
         answer the judge scored; None for checks.
         """
 
@@ -142,13 +142,13 @@ class ScoreQueue:
             counts = {"scored": 1, "begun": _began(spent), **asdict(spent)}
             self._count(connection, counts, now=job.claimed_at)
             if not drop_jobs(connection, [job.decision_id], kind=self.kind, moves=moves):
-                raise _NotWaitingError
+                raise _NotQueuedError
             if arm is not None:
                 count_judged(moves, arm, what="scored", now=job.claimed_at)
 
         try:
             (reply,) = self.store.add_feedback([feedback], also=end)
-        except _NotWaitingError:
+        except _NotQueuedError:
             with WriteTransaction(self.database) as (connection, _):
                 self._count(connection, asdict(spent), now=job.claimed_at)
             return None
@@ -169,7 +169,7 @@ class ScoreQueue:
     def put_back(self, job: ScoreJob, *, due_at: float, spent: ScoreCost = ScoreCost(), pause_s: float = 0.0) -> None:
         """Put a job back without counting the try, since its decision has not caused the failure.
 
-        pause_s: further pause after `due_at`, which grows with each failure of a server; 0 if no server failed
+        pause_s: further pause after a server's first failure, which grows with each failure; 0 if no server failed
         """
         failures = job.failures + (1 if pause_s else 0)
         counts = {"failed": failures - job.failures, "begun": _began(spent), **asdict(spent)}
@@ -191,12 +191,12 @@ class ScoreQueue:
                 count_judged(moves, suspicious, what="suspicious", now=job.claimed_at)
             drop_jobs(connection, [job.decision_id], kind=self.kind, moves=moves)
 
-    def new_budget(self, *, now: float) -> None:
-        """Let decisions that were put off to the next day be due now, since the budget may have been raised."""
+    def make_postponed_due(self, *, now: float) -> None:
+        """Make decisions due that were postponed to the next day, since the budget may have been raised."""
         with WriteTransaction(self.database) as (connection, _):
             self._count(connection, now=now)
-            waits = update(jobs).where(jobs.c.kind == self.kind, jobs.c.due_at == next_day(now))
-            connection.execute(waits.values(due_at=now))
+            postponed = update(jobs).where(jobs.c.kind == self.kind, jobs.c.due_at == next_day_start(now))
+            connection.execute(postponed.values(due_at=now))
 
     def _count(
         self, connection: Connection, counts: Mapping[str, float] | None = None, *, now: float
@@ -212,13 +212,13 @@ class ScoreQueue:
         return Refused(decision_id=job.decision_id, why=why)
 
     def _change(self, connection: Connection, job: ScoreJob, **values: float | str) -> None:
-        """Change the job and remove its claim, unless another judge has claimed it since."""
+        """Change the job and remove its claim, unless another process has claimed it since."""
         same_try = jobs.c.kind == self.kind, jobs.c.decision_id == job.decision_id, jobs.c.tries == job.attempt
         connection.execute(update(jobs).where(*same_try).values(claimed_by=None, claimed_until=None, **values))
 
 
-class _NotWaitingError(Exception):
-    pass
+class _NotQueuedError(Exception):
+    """The job of a score has left the queue."""
 
 
 def _began(spent: ScoreCost) -> int:

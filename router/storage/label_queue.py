@@ -1,10 +1,10 @@
 """The label queue: answers that wait for a person's label, blind, in one order, each for at most LABEL_EXPIRE_S.
 
-Two kinds wait. An answer of a decision is a job of the kind `label` (`jobs/scores.py`), and the policy learns its
+There are two kinds. An answer of a decision is a job of the kind `label` (`jobs/scores.py`), and the policy learns its
 label. An answer of a bought verdict (`report --decide --judge labels`) is a row of `paired_answers` with the judge
-LABEL_QUEUE, and no policy learns its label. Verdicts come first: both answers to a question one after the other, in a
-random order that follows from the store's secret; questions in the order in which they were asked, so that the labelled
-ones stay a random sample. Then come decisions, newest first.
+LABEL_QUEUE, and no policy learns its label. Verdicts come first: their questions in the random order in which they were
+asked, so that the labelled ones stay a random sample, each with its two answers in a random order that follows from the
+store's secret. Then come answers of decisions, newest first.
 """
 
 import hashlib
@@ -17,8 +17,8 @@ from typing import Any, Final, Literal, NamedTuple
 from sqlalchemy import ColumnElement, Select, and_, exists, false, func, or_, select, update
 
 from ragbandit.router.storage import judgements
-from ragbandit.router.storage.access.shared_secrets import DRAWS, drawn_for, known_secret
-from ragbandit.router.storage.decisions.store import readable_outcome
+from ragbandit.router.storage.access.shared_secrets import DRAWS, draw_number, stored_secret
+from ragbandit.router.storage.decisions.store import read_outcome
 from ragbandit.router.storage.rows.conversion import Row
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import DAY_S
@@ -29,13 +29,14 @@ from ragbandit.shared.types import ArmName, FeedbackId, Source, own_feedback_id
 
 #: in `paired_answers`, in place of a judge: people label the answers of a bought verdict
 LABEL_QUEUE: Final = "label queue"
-#: maximum number of questions of bought verdicts that wait at the same time
+#: maximum number of questions of bought verdicts in the queue
 MOST_QUESTIONS: Final = 200
+#: numbers of decisions and labels are counted up to this
 MOST_COUNTED: Final = 10_000
 _CHANGED: Final = "its arm has changed"
 _EXPIRED: Final = "no label within 7 days"
 _MARK_DIGITS, _ID_DIGITS = 16, 40
-_PAIR_WAITS: Final[ColumnElement[bool]] = and_(
+_PAIR_IS_QUEUED: Final[ColumnElement[bool]] = and_(
     pairs.c.judge == LABEL_QUEUE,
     pairs.c.quality.is_(None),
     pairs.c.unjudged.is_(None),
@@ -54,7 +55,7 @@ _KEY: Final = (pairs.c.decision_id, pairs.c.arm, pairs.c.version)
 class LabelItem:
     """An answer to label, without the arm's name. For a verdict, passages are left out too: they could show the arm."""
 
-    #: the decision's id, or that of an answer of a verdict, which has a point
+    #: the decision's id; for an answer of a verdict the id of `_PairRow`, which has a point
     id: str
     kind: Literal["decision", "verdict"]
     question: str
@@ -65,7 +66,7 @@ class LabelItem:
 
 
 class LabelCounts(NamedTuple):
-    """Answers that wait, and labels given today in UTC; each of decisions at most MOST_COUNTED."""
+    """Answers in the queue by kind, and labels of decisions of today (UTC). The last two are at most MOST_COUNTED."""
 
     verdicts: int
     decisions: int
@@ -73,10 +74,10 @@ class LabelCounts(NamedTuple):
 
 
 def waiting_items(database: Database, *, tenant: str | None, limit: int, skip: int = 0) -> list[LabelItem]:
-    """Answers to label, in their order. tenant: None for all, which then take turns with the answers of decisions."""
-    secret = known_secret(database, name=DRAWS) or b""  # without it, no question was asked for a verdict
+    """Answers to label, in the order of the queue. tenant: None for all, whose answers of decisions then alternate."""
+    secret = stored_secret(database, name=DRAWS) or b""  # without it, no question was asked for a verdict
     with database.read() as connection:
-        rows = sorted(_waiting_pairs(connection, tenant=tenant), key=lambda row: row.place(secret))
+        rows = sorted(_waiting_pairs(connection, tenant=tenant), key=lambda row: row.sort_key(secret))
         items = [_pair_item(connection, row, secret=secret) for row in rows[skip : skip + limit]]
         rest, skip = limit - len(items), max(0, skip - len(rows))
         return items + (_decision_items(connection, tenant=tenant, limit=rest, skip=skip) if rest else [])
@@ -96,7 +97,7 @@ def count_items(connection: Connection, *, tenant: str | None, now: float) -> La
 
 
 def decision_of(item_id: str) -> str:
-    """The decision of an answer to label, whose tenant may label it."""
+    """The decision of an answer to label. Its tenant may label the answer."""
     return item_id.partition(".")[0]
 
 
@@ -109,12 +110,12 @@ def unknown_item() -> NotFound:
 
 
 def label_id(item_id: str, *, secret: bytes) -> FeedbackId:
-    """Id of the feedback that an answer of a decision gets: one, so that its first label stays, and no caller's."""
+    """Id of the feedback for the label of a decision's answer, equal for every label of it. Callers cannot know it."""
     digest = hmac.digest(secret, f"ragbandit label {item_id}".encode(), "sha256")
     return own_feedback_id("label", digest=digest.hex()[:_ID_DIGITS])
 
 
-def given_label(database: Database, item_id: str, *, secret: bytes) -> float | None:
+def stored_label(database: Database, item_id: str, *, secret: bytes) -> float | None:
     """The label that an answer of a decision got from this queue; None without one. Raises StoreError."""
     # The last release made ids that callers could know, so a row with such an id counts only if it is a label.
     old_id = own_feedback_id("label", digest=hashlib.sha256(item_id.encode()).hexdigest()[:_ID_DIGITS])
@@ -127,18 +128,18 @@ def given_label(database: Database, item_id: str, *, secret: bytes) -> float | N
     return None if value is None else json.loads(value)
 
 
-def check_repeated(*, right: bool, given: float | None, ended: str | None = None) -> None:
-    """Raise Conflict unless an answer that waits no more has this label. ended: why its wait ended without a label"""
+def refuse_other_label(*, right: bool, given: float | None, ended: str | None = None) -> None:
+    """Raise Conflict if an answer that has left the queue has another label, or none. ended: why it has no label"""
     if given != float(right):
         why = ended or "it has the other label already"
         raise Conflict(f"this answer waits for no label: {why}", field="item", remedy="read the next one")
 
 
 def label_verdict(database: Database, item_id: str, *, right: bool, rater: str) -> bool:
-    """Label an answer of a bought verdict. Returns whether it had this label before. Raises NotFound, Conflict,
-    StoreError. rater: who labelled it
+    """Label an answer of a bought verdict. Returns whether it had this label before. Raises NotFound, StoreError, and
+    Conflict if it has the other label or has left the queue. rater: who labelled it
     """
-    secret = known_secret(database, name=DRAWS) or b""
+    secret = stored_secret(database, name=DRAWS) or b""
     query = select(*_KEY).where(pairs.c.judge == LABEL_QUEUE, pairs.c.decision_id == decision_of(item_id))
     with database.write() as connection:
         rows = [_PairRow(*key) for key in connection.execute(query)]
@@ -146,19 +147,19 @@ def label_verdict(database: Database, item_id: str, *, right: bool, rater: str) 
         row = next((one for one in rows if hmac.compare_digest(one.id(secret).encode(), sent)), None)
         if row is None:
             raise unknown_item()
-        changed = update(pairs).where(row.condition, _PAIR_WAITS).values(quality=float(right), rater=rater)
+        changed = update(pairs).where(row.condition, _PAIR_IS_QUEUED).values(quality=float(right), rater=rater)
         if connection.execute(changed).rowcount:
             return False
         # Read after the update, since another person may have labelled it meanwhile.
         given, ended = connection.execute(select(pairs.c.quality, pairs.c.unjudged).where(row.condition)).one()
-    check_repeated(right=right, given=given, ended=ended)
+    refuse_other_label(right=right, given=given, ended=ended)
     return True
 
 
 def expire_items(database: Database, *, before: float, now: float) -> int:
-    """End the wait of answers that were given before a time. Returns their number. Raises StoreError."""
+    """Remove answers from the queue that were given before `before`. Returns their number. Raises StoreError."""
     expired = judgements.expire(database, kind="label", before=before, now=now)
-    overdue = and_(_PAIR_WAITS, pairs.c.made_at <= before)
+    overdue = and_(_PAIR_IS_QUEUED, pairs.c.made_at <= before)
     with database.read() as connection:
         if not connection.execute(select(pairs.c.decision_id).where(overdue).limit(1)).first():
             return expired
@@ -167,17 +168,17 @@ def expire_items(database: Database, *, before: float, now: float) -> int:
 
 
 def room_for_questions(connection: Connection, *, versions: Mapping[ArmName, str]) -> int:
-    """How many more questions of bought verdicts may wait. Those whose text was erased take room, too.
+    """How many more questions of bought verdicts the queue may have. Questions whose text was erased count, too.
 
-    versions: present versions of the arms; answers of other versions are withdrawn before more are asked
+    versions: present versions of the arms; `withdraw_items` removes answers of other versions before more are asked
     """
-    query = select(func.count(pairs.c.decision_id.distinct())).where(_PAIR_WAITS, ~_has_changed(versions))
+    query = select(func.count(pairs.c.decision_id.distinct())).where(_PAIR_IS_QUEUED, ~_has_changed(versions))
     return max(0, MOST_QUESTIONS - int(connection.execute(query).scalar_one()))
 
 
 def withdraw_items(database: Database, *, versions: Mapping[ArmName, str]) -> int:
     """Withdraw answers whose arm has another version now. Returns their number."""
-    changed = and_(_PAIR_WAITS, _has_changed(versions))
+    changed = and_(_PAIR_IS_QUEUED, _has_changed(versions))
     with database.write() as connection:
         return connection.execute(update(pairs).where(changed).values(unjudged=_CHANGED)).rowcount
 
@@ -198,8 +199,8 @@ class _PairRow:
         text = f"ragbandit paired item {self.decision_id} {self.arm} {self.version}".encode("utf-8", "surrogatepass")
         return f"{self.decision_id}.{hmac.digest(secret, text, 'sha256').hex()[:_MARK_DIGITS]}"
 
-    def place(self, secret: bytes) -> tuple[float, str, str]:
-        return drawn_for("decide", self.decision_id, secret=secret), self.decision_id, self.id(secret)
+    def sort_key(self, secret: bytes) -> tuple[float, str, str]:
+        return draw_number("decide", self.decision_id, secret=secret), self.decision_id, self.id(secret)
 
     @property
     def condition(self) -> ColumnElement[bool]:
@@ -208,7 +209,7 @@ class _PairRow:
 
 
 def _waiting_pairs(connection: Connection, *, tenant: str | None) -> Sequence[_PairRow]:
-    query = _of_tenant(select(*_KEY).select_from(_JOINED).where(_PAIR_WAITS, _HAS_TEXT), tenant=tenant)
+    query = _of_tenant(select(*_KEY).select_from(_JOINED).where(_PAIR_IS_QUEUED, _HAS_TEXT), tenant=tenant)
     return [_PairRow(*row) for row in connection.execute(query)]
 
 
@@ -228,10 +229,10 @@ def _waiting_decisions(tenant: str | None) -> Select[Any]:
 
 
 def _decision_items(connection: Connection, *, tenant: str | None, limit: int, skip: int) -> list[LabelItem]:
-    """Newest first. If the tenant is None, all tenants take turns."""
+    """Newest first. If the tenant is None, answers of all tenants alternate."""
     newest = jobs.c.made_at.desc(), jobs.c.decision_id
-    turn = func.row_number().over(partition_by=decisions.c.tenant, order_by=newest)
-    chosen = _waiting_decisions(tenant).order_by(turn, *newest).offset(skip).limit(limit)
+    rank = func.row_number().over(partition_by=decisions.c.tenant, order_by=newest)
+    chosen = _waiting_decisions(tenant).order_by(rank, *newest).offset(skip).limit(limit)
     ids = list(connection.execute(chosen).scalars())
     texts = select(decisions.c.text, decisions.c.made_at.label("asked_at"), *outcomes.c)
     texts = texts.join_from(decisions, outcomes, outcomes.c.decision_id == decisions.c.id)
@@ -241,7 +242,7 @@ def _decision_items(connection: Connection, *, tenant: str | None, limit: int, s
 
 
 def _decision_item(row: Row) -> LabelItem:
-    outcome = readable_outcome(row)
+    outcome = read_outcome(row)
     if isinstance(outcome, StoreError):
         raise outcome
     return LabelItem(

@@ -67,8 +67,9 @@ _ROWS: Final = TableRows(
 _KEY: Final = [column.name for column in paired_answers.primary_key]
 
 
-def keep_answer(database: Database, answer: PairedAnswer) -> bool:
-    """Store an answer, or its score if it is stored. Returns False if the decision has left the store.
+def store_answer(database: Database, answer: PairedAnswer) -> bool:
+    """Store an answer; a stored row of it is replaced, for example to add its score. Returns False if the decision has
+    left the store.
 
     An answer to a question that was erased meanwhile is stored without its texts. Raises StoreError.
     """
@@ -84,8 +85,8 @@ def keep_answer(database: Database, answer: PairedAnswer) -> bool:
 
 
 def is_erased(connection: Connection, key: DecisionId) -> bool | None:
-    """Whether the texts of a decision were erased; None if it has left the store. A concurrent erasure waits, and then
-    finds the rows that this transaction writes.
+    """Whether the texts of a decision were erased; None if it has left the store. The row is locked until the
+    transaction ends, so an erasure finds all rows that this transaction writes.
     """
     facts = select(decisions.c.facts).where(decisions.c.id == key).with_for_update(read=True)
     found = connection.execute(facts).scalar()
@@ -100,13 +101,13 @@ def _blank(answer: PairedAnswer) -> PairedAnswer:
 
 def asked_arms(connection: Connection) -> set[str]:
     """Names of all arms that a paired comparison of this store has asked."""
-    is_pairing = reading_positions.c.reader.startswith(pairing_reader(""), autoescape=True)
+    is_pairing = reading_positions.c.reader.startswith(pairing_key(""), autoescape=True)
     texts = connection.scalars(select(reading_positions.c.position).where(is_pairing))
     return {name for text in texts for name in json.loads(text).get("asked", ())}
 
 
-def pairing_reader(label: str) -> str:
-    """Key in `reading_positions` for the answers that the reports of a ledger count."""
+def pairing_key(label: str) -> str:
+    """Key in `reading_positions` of the paired comparison that the reports of a ledger show."""
     return f"decide:{label}"
 
 

@@ -16,14 +16,7 @@ from ragbandit.router.storage.sql.bulk_insert import insert_new, run_statement
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.tables import policy_control, policy_versions
 from ragbandit.shared.errors import Conflict, NotFound
-from ragbandit.shared.types import (
-    ArmName,
-    Json,
-    PolicyControl,
-    PolicyLabel,
-    PolicyVersion,
-    VersionState,
-)
+from ragbandit.shared.types import ArmName, Json, PolicyControl, PolicyLabel, PolicyVersion, VersionState
 
 _CONTROLS: Final = TableRows(policy_control, PolicyControl)
 # A constant for speed: every batch of decisions runs this statement.

@@ -25,18 +25,18 @@ from ragbandit.router.storage.sql.deadlines import DeadlineClock
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.positions import position_of
 from ragbandit.router.storage.sql.tables import decisions, outcomes, policies, updates
-from ragbandit.router.storage.totals import TRAFFIC, rewards_reader
+from ragbandit.router.storage.totals import TRAFFIC, rewards_key
 
-#: target duration of a transaction, seconds; other writers of SQLite wait for it
+#: target duration of a transaction, seconds; it blocks other writers of SQLite
 AIM_S: Final = 0.012
 #: smallest and largest number of decisions per transaction
 FEWEST, MOST = 16, 500
-#: duration of `step`, and of the lease unless it is renewed, seconds
+#: maximum duration of `step`, and duration of the lease after the last renewal, seconds
 STEP_S, LEASE_S = 2.0, 60.0
 
 
 class Retention:
-    """Deletes old decisions. holder: name of this process in the lease. days: the age at which a decision goes."""
+    """Deletes old decisions. holder: name of this process in the lease. days: age from which decisions are deleted."""
 
     def __init__(
         self,
@@ -58,17 +58,19 @@ class Retention:
         self._last_seqs: dict[str, int] = {}
 
     def step(self) -> float | None:
-        """Delete decisions for STEP_S. Returns 0.0 if more may be due; None if not, or if another process deletes."""
+        """Delete old decisions for at most STEP_S. Returns seconds until the next call should follow: 0.0 if more
+        decisions may be old enough. Returns None if none are, or if another process has the lease.
+        """
         if not self._lease.acquire(holder=self.holder, lease_s=LEASE_S):
             return None
         with self.database.read() as connection:
-            self.look(connection)
+            self.update_bounds(connection)
         before = min(self.clock() - 86_400 * self._days, self._made_before)
         give_up = time.monotonic() + STEP_S
         while time.monotonic() < give_up:
             with WriteTransaction(self.database, foreign_keys=False) as (connection, moves):
                 began = time.monotonic()
-                last = self.leave(connection, before, limit=self._batch, moves=moves)
+                last = self.delete_next(connection, before, limit=self._batch, moves=moves)
             duration_s = time.monotonic() - began
             self._after = last or (-math.inf, "")
             if last is None:
@@ -80,7 +82,7 @@ class Retention:
     def release(self) -> None:
         self._lease.release(holder=self.holder)
 
-    def look(self, connection: Connection) -> None:
+    def update_bounds(self, connection: Connection) -> None:
         """Update the bounds of the rows that may be deleted."""
         position = position_of(connection, TRAFFIC)
         for row in connection.execute(select(*policies.c["label", "retired_at"])).all():
@@ -88,13 +90,15 @@ class Retention:
             newest = ledger.latest_snapshots(limit=1, connection=connection)
             ends = [newest[0].last_seq if newest else 0]
             if row.retired_at is None:
-                ends.append(int(position_of(connection, rewards_reader(row.label)).get("seq", 0)))
+                ends.append(int(position_of(connection, rewards_key(row.label)).get("seq", 0)))
             self._last_seqs[row.label] = min(*ends, ledger.last_seq(connection=connection) - 1)
         # The totals still need the decisions of hours that they have not rechecked yet.
         self._made_before = min(position.get("decisions", [-math.inf])[0], 3600.0 * position.get("checked", 0))
         self._ended_before = position.get("outcomes", [-math.inf])[0]
 
-    def leave(self, connection: Connection, before: float, *, limit: int, moves: Moves) -> tuple[float, str] | None:
+    def delete_next(
+        self, connection: Connection, before: float, *, limit: int, moves: Moves
+    ) -> tuple[float, str] | None:
         """Read the next `limit` decisions made before the time `before`, and delete those that are not needed.
 
         Decisions locked by another transaction are skipped. While a ledger inherits decisions, none is read. Returns
@@ -111,13 +115,16 @@ class Retention:
             return last
         forget_sums(moves, spending_rows(connection, ids))
         removed = Moves(GONE)
-        removed.add("decided", len(ids) - self._turns(connection, ids))
+        connection.execute(delete(tables.units).where(tables.units.c.first.in_(ids)))
+        are_turns = decisions.c.id.in_(ids), decisions.c.turn_of.is_not(None)
+        turns = connection.execute(select(func.count()).select_from(decisions).where(*are_turns)).scalar_one()
+        removed.add("decided", len(ids) - int(turns))
         feedback_rows = _delete(connection, tables.feedback, "late", ids=ids)
         removed.add("feedback", len(feedback_rows))
         removed.add("late_feedback", sum(row["late"] for row in feedback_rows))
         labels = [*self._last_seqs]
-        removed.updates(_delete(connection, updates, "policy", "source", ids=ids, labels=labels))
-        removed.closures(_delete(connection, tables.closures, "policy", "state", ids=ids, labels=labels))
+        removed.count_updates(_delete(connection, updates, "policy", "source", ids=ids, labels=labels))
+        removed.count_closures(_delete(connection, tables.closures, "policy", "state", ids=ids, labels=labels))
         for kind in get_args(ScoreKind):
             drop_jobs(connection, ids, kind=kind, moves=moves)
         for table in (outcomes, tables.cancellations, tables.paired_answers):
@@ -126,14 +133,6 @@ class Retention:
         connection.execute(delete(decisions).where(decisions.c.id.in_(ids)))
         removed.write(connection, shard=0)
         return last
-
-    def _turns(self, connection: Connection, ids: Sequence[str]) -> int:
-        """How many of these rows are turns. The tasks that began with a row are forgotten, too."""
-        connection.execute(delete(tables.units).where(tables.units.c.first.in_(ids)))
-        turns = (
-            select(func.count()).select_from(decisions).where(decisions.c.id.in_(ids), decisions.c.turn_of.is_not(None))
-        )
-        return int(connection.execute(turns).scalar_one())
 
     def _not_needed(self, connection: Connection, ids: Sequence[str]) -> list[str]:
         new = [and_(updates.c.policy == label, updates.c.seq > seq) for label, seq in self._last_seqs.items()]

@@ -1,4 +1,4 @@
-"""Hourly totals of the arms, so that pages and metrics need not count rows. Each row is read once, to be added."""
+"""Hourly totals of the arms, so that pages and metrics need not count rows. Each row is read and added once."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from sqlalchemy import Select, Table, delete, func, select, tuple_
 
 from ragbandit.router.storage.access.spending import forget_spending
 from ragbandit.router.storage.jobs.judged_arms import forget_judged
-from ragbandit.router.storage.rows.conversion import arms_value, canonical, of_known, reward_at, scores_value
+from ragbandit.router.storage.rows.conversion import arms_value, canonical, from_json, reward_at, scores_value
 from ragbandit.router.storage.rows.outcome_rows import own_cost
 from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, IMPORTED_COLUMNS, QueriedFacts, is_imported
 from ragbandit.router.storage.sql.bulk_insert import insert_into
@@ -35,6 +35,7 @@ from ragbandit.shared.types import (
 
 #: number of hours whose totals are kept
 KEPT: Final = 400 * 24
+#: number of rows that one statement reads
 _KEYS: Final = 500
 
 #: (policy, hour, arm)
@@ -56,8 +57,9 @@ def hour_of(seconds: float) -> int:
 
 
 class Deltas(dict[Key, dict[str, Any]]):
+    """Amounts to add to the totals: (policy, hour, arm) -> field of ArmTotals -> amount."""
+
     def add(self, key: Key, **amounts: Any) -> None:
-        """Add amounts, named like fields of ArmTotals, to a row."""
         row = self.setdefault(key, {})
         for name, amount in amounts.items():
             if name not in row:
@@ -106,7 +108,7 @@ def totals_value(text: str) -> ArmTotals:
     values = json.loads(text)
     if "latency" in values:
         values["latency"] = tuple(values["latency"])
-    return of_known(ArmTotals, values)
+    return from_json(ArmTotals, values)
 
 
 def add_deltas(connection: Connection, deltas: Deltas, *, now: float) -> None:
@@ -157,15 +159,15 @@ def _updates_of(label: str) -> Select[Any]:
     return query.where(updates.c.policy == label)
 
 
-def rewards_reader(label: str) -> str:
-    """Key in `reading_positions` for the updates of a ledger."""
+def rewards_key(label: str) -> str:
+    """Key in `reading_positions` of the last update of a ledger that the totals count."""
     return f"arm_hours:{label}"
 
 
 def next_rewards(
     connection: Connection, *, label: str, weight: float, seen: Mapping[str, Any], limit: int
 ) -> tuple[dict[str, Any], Deltas, bool]:
-    """Read the next `limit` updates of a ledger. Returns (new position, amounts, whether rows may remain)."""
+    """Read the next `limit` updates after the position `seen`. Returns (new position, amounts, whether rows remain)."""
     query = _updates_of(label).where(updates.c.seq > int(seen.get("seq", 0))).order_by(updates.c.seq).limit(limit)
     rows = [dict(row) for row in connection.execute(query).mappings()]
     deltas = Deltas()
@@ -216,7 +218,7 @@ def uncounted_hours(connection: Connection, *, policy: str, weight: float, limit
         if len(page) == limit:
             return None
         _count(table, page, deltas)
-    seen = position_of(connection, rewards_reader(policy))
+    seen = position_of(connection, rewards_key(policy))
     position, rewards, _ = next_rewards(connection, label=policy, weight=weight, seen=seen, limit=limit)
     if position.get("seq", 0) - seen.get("seq", 0) >= limit:
         return None
@@ -234,7 +236,7 @@ def _minutes_as_hours(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, **{name: 60.0 * row[name] for name in ("made_at", "decided_at") if name in row}}
 
 
-#: key in `reading_positions` for decisions and outcomes
+#: key in `reading_positions` of the last decision and outcome that the totals count
 TRAFFIC: Final = "arm_hours"
 #: smallest age of rows that are counted, seconds
 SETTLED_S: Final = 20.0
@@ -246,10 +248,10 @@ _COUNTED: Final = {
     decisions: ("id", ("decided", "turns")),
     outcomes: ("decision_id", ("answered", "failed", "cancelled")),
 }
+_OF_DECISIONS: Final = ("decided", "turns", "explored", "forced", "killed", "undrawn", "faults")
+_OF_OUTCOMES: Final = ("answered", "failed", "cancelled", "dollars", "prompt_tokens", "completion_tokens", "steps")
 #: totals that `_recheck` corrects
-_DRAWS: Final = ("decided", "turns", "explored", "forced", "killed", "undrawn", "faults")
-_FLAGS: Final = (*_DRAWS, "answered", "failed", "cancelled")
-_RECHECKED: Final = (*_FLAGS, "dollars", "prompt_tokens", "completion_tokens", "steps", "seconds", "latency")
+_RECHECKED: Final = (*_OF_DECISIONS, *_OF_OUTCOMES, "seconds", "latency")
 
 
 def next_traffic(
@@ -258,8 +260,8 @@ def next_traffic(
     """Read the next `limit` decisions and outcomes after `seen`. Returns the same as `next_rewards`.
 
     If finished hours are due for a recheck, the call only rechecks them. A recheck compares the rows of an hour with
-    its stored totals, so earlier calls must have stored the totals. Only the first two due hours are rechecked. More
-    than two hours are due only if the reader was stopped; it has then read the later ones when they were complete.
+    its stored totals, so the amounts of earlier calls must be stored. Only the first two due hours are rechecked. More
+    hours are due only if counting was interrupted; the later ones were then complete when they were counted.
     """
     position: dict[str, Any] = {"checked": hour_of(now), **seen}
     deltas, first = Deltas(), position["checked"]
@@ -359,6 +361,7 @@ def _missing(totals: Mapping[str, Any], *, stored: Mapping[str, Any]) -> dict[st
     return missing | {name: totals[name] for name in ("fastest", "slowest") if name in totals}
 
 
+#: number of rows that a transaction reads
 PAGE_ROWS: Final = 2000
 LEASE_S: Final = 60.0
 
@@ -372,7 +375,7 @@ class Progress:
     updates_behind: int
 
 
-class Extender:
+class TotalsExtender:
     """Adds new rows to the totals. holder: name of this process in the lease. weight: the setting reward.weight."""
 
     def __init__(
@@ -402,8 +405,8 @@ class Extender:
         self._lease.release(holder=self.holder)
 
     def _step(self, label: str) -> bool:
-        """Count a page of a ledger's updates, or of decisions and outcomes if `label` is "". True if rows remain."""
-        reader = rewards_reader(label) if label else TRAFFIC
+        """Count a page of a ledger's updates, or of decisions and outcomes if `label` is "". Returns if rows remain."""
+        reader = rewards_key(label) if label else TRAFFIC
         with self.database.read() as connection:
             seen = position_of(connection, reader)
             if label:
@@ -444,5 +447,5 @@ def totals_progress(connection: Connection, *, label: str, newest: float | None,
     if newest is not None and reached is None:  # nothing is counted yet: the delay begins at the oldest decision
         reached = connection.execute(select(func.min(decisions.c.made_at))).scalar()
     behind_s = 0.0 if newest is None or reached is None else max(0.0, newest - reached)
-    seq = int(position_of(connection, rewards_reader(label)).get("seq", 0))
+    seq = int(position_of(connection, rewards_key(label)).get("seq", 0))
     return Progress(decided_to=decided_to, behind_s=behind_s, updates_behind=max(0, last_seq - seq))

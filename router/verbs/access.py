@@ -74,7 +74,7 @@ def _announce_first(*, opens_pages: bool, asks: bool) -> None:
 def list_keys(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """List all keys with their rights, their expiry and their last use."""
     with _key_store(config) as store:
-        keys = [_facts(key, now=time.time()) for key in store.listed()]
+        keys = [_facts(key, now=time.time()) for key in store.list_keys()]
     show_list(keys, none="no key yet (`ragbandit keys create --help`)", as_json=as_json)
 
 

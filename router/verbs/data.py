@@ -29,7 +29,7 @@ from ragbandit.router.serving.setup.requirements import lock_store, sqlite_file
 from ragbandit.router.storage import erasure
 from ragbandit.router.storage.access.turn_sums import forget_all_sums
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.filling import fill, unfilled
+from ragbandit.router.storage.rows.filling import count_unfilled, fill
 from ragbandit.router.storage.sql import schema
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.deadlines import DeadlineClock
@@ -104,7 +104,7 @@ def migrate(
 
 def _fill_columns(database: Database, *, revision: str) -> int:
     """Fill the columns of QueriedFacts. Returns the number of filled decisions; 0 if the schema lacks the columns."""
-    if revision < SCHEMA_REVISION or not unfilled(database):
+    if revision < SCHEMA_REVISION or not count_unfilled(database):
         return 0
     with show_progress(errors) as progress:
         return fill(database, progress=partial(progress, "decisions"))

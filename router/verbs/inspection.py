@@ -36,7 +36,7 @@ from ragbandit.router.serving.health.outcome_poller import OutcomePoller
 from ragbandit.router.serving.overview import overview
 from ragbandit.router.storage.access.turn_sums import forget_all_sums
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.ledgers.inheritance import origin_in
+from ragbandit.router.storage.ledgers.inheritance import stored_origin
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.storage.sql import counters
@@ -94,7 +94,7 @@ def print_status(label: str | None, *, config: str | None, as_json: bool) -> Non
             if state.learning is not None:
                 sections["learning"] = state.learning.line
             sections |= _facts(state) | {"arms": list(map(_health, healths)), "judge": _judge(state)}
-            origin = origin_in(ledger.database, label=ledger.label)
+            origin = stored_origin(ledger.database, label=ledger.label)
             if origin is not None:
                 sections["encoder"] = _encoder(origin)
             if distributions():

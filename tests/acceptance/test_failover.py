@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import func, select
 
 from ragbandit.router.serving.setup.bootstrap import open_database
-from ragbandit.router.storage.access.spending import Spender, spent
+from ragbandit.router.storage.access.spending import Spender, read_spending
 from ragbandit.router.storage.sql.counters import row_counts, stored_counts
 from ragbandit.router.storage.sql.tables import decisions, jobs, outcomes
 from tests.support.servers.faulty_models import FaultyModels, asked, events_of, two_models
@@ -58,7 +58,7 @@ def assert_booked(system):
         rows = connection.execute(select(decisions.c.request, outcomes.c.cost).join(outcomes)).all()
         # The outcome of the first decision of a loop has the cost of its turns.
         costs = [json.loads(row.cost) for row in rows if "tool_turn" not in (row.request or "")]
-        sums = spent(connection, [Spender("tenant", "default")], now=time.time())
+        sums = read_spending(connection, [Spender("tenant", "default")], now=time.time())
         dollars = sum(cost.get("dollars", 0.0) for cost in costs)
         day = sums[Spender("tenant", "default")]
         assert day.day - day.other == pytest.approx(dollars)  # the rest: runs that a kill ended

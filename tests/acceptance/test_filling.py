@@ -14,7 +14,7 @@ from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.rows import filling
-from ragbandit.router.storage.rows.filling import fill, unfilled
+from ragbandit.router.storage.rows.filling import count_unfilled, fill
 from ragbandit.router.storage.sql.tables import decisions
 from tests.support.forked import Forked
 from tests.support.stored_facts import EMPTY, STORED, assert_filled, readings, row_of_former_release
@@ -52,7 +52,7 @@ def made_by_former_release(system, database):
 
     with pytest.raises(KeyboardInterrupt):
         fill(database, progress=stop)
-    assert unfilled(database) == half
+    assert count_unfilled(database) == half
 
 
 def migrating(system):
@@ -81,19 +81,19 @@ def test_kill_nine_while_columns_are_filled(make_system, monkeypatch, request, k
     made_by_former_release(system, database)
     with Load(system, threads=2, pause_s=0.02) as load:
         for _ in range(KILLS):
-            before, process = unfilled(database), migrating(system)
-            until(lambda before=before: unfilled(database) < before)
+            before, process = count_unfilled(database), migrating(system)
+            until(lambda before=before: count_unfilled(database) < before)
             time.sleep(chance.uniform(0.0, 0.02))
             process.kill()
             process.wait(10)
-            assert 0 < unfilled(database) < before
+            assert 0 < count_unfilled(database) < before
             insert_as_former_release(database, load)
         assert migrating(system).wait(60) == 0
     assert migrating(system).wait(60) == 0  # after the last process of the former release has ended
     assert load.faults == []
     system.wait_until(lambda state: state.counters.learned == len(load.judged) and state.unanswered == 0)
     system.stop()
-    assert unfilled(database) == 0
+    assert count_unfilled(database) == 0
     assert_filled(database)
     with database.read() as connection:
         assert set(load.decided) <= set(connection.execute(select(decisions.c.id)).scalars())

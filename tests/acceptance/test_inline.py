@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import func, select
 
 from ragbandit.router.serving.setup.bootstrap import open_database
-from ragbandit.router.storage.access.spending import Spender, spent
+from ragbandit.router.storage.access.spending import Spender, read_spending
 from ragbandit.router.storage.sql.counters import row_counts, stored_counts
 from ragbandit.router.storage.sql.tables import decisions, jobs, outcomes
 from ragbandit.shared.processes.this_process import ProcessIdentity
@@ -141,7 +141,7 @@ def test_a_killed_service_loses_no_answer(tmp_path):
             costs = [
                 json.loads(cost).get("dollars", 0.0) for cost in connection.execute(select(outcomes.c.cost)).scalars()
             ]
-            sums = spent(connection, [Spender("tenant", "default")], now=time.time())
+            sums = read_spending(connection, [Spender("tenant", "default")], now=time.time())
             day = sums[Spender("tenant", "default")]
             assert day.day - day.other == pytest.approx(sum(costs))
             assert 0.0 < day.other <= len(questions) * ESTIMATE  # the runs that the kill ended

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import select
 
 from ragbandit.router.serving.setup.bootstrap import open_database
-from ragbandit.router.storage.access.spending import Spender, spent
+from ragbandit.router.storage.access.spending import Spender, read_spending
 from ragbandit.router.storage.rows.conversion import decision_value
 from ragbandit.router.storage.rows.outcome_rows import LATE, LATER
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
@@ -187,7 +187,7 @@ def assert_whole(system, tasks, models):
         }
         learned = connection.execute(select(*updates.c["decision_id", "quality"])).all()
         tenant = Spender("tenant", "default")
-        sums = spent(connection, [tenant], now=time.time())[tenant]
+        sums = read_spending(connection, [tenant], now=time.time())[tenant]
     database.close()
     assert {key: rows[key]["session"] for key in tasks.made} == tasks.made
     firsts = {row["session"]: key for key, row in rows.items() if row["turn_of"] is None}

@@ -63,8 +63,8 @@ def become_next_release(tmp_path, monkeypatch):
         monkeypatch.setattr(schema, "SCRIPTS", str(scripts))
         monkeypatch.setattr(schema, "SCHEMA_REVISION", NEXT)
         monkeypatch.setattr(schema, "OLDEST_REVISION", needs)
-        schema.steps.cache_clear()
+        schema.migration_steps.cache_clear()
 
     yield become
     monkeypatch.undo()
-    schema.steps.cache_clear()
+    schema.migration_steps.cache_clear()

@@ -23,7 +23,7 @@ class StoreTime(Chore):
     of_learner = False
 
     def do(self) -> None:
-        self.context.store.database.clock.look()
+        self.context.store.database.clock.measure()
 
 
 class HostClock(Chore):

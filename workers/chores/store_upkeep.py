@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from ragbandit.router.storage.retention import Retention
 from ragbandit.router.storage.sql.leases import lease_holder
-from ragbandit.router.storage.totals import Extender
+from ragbandit.router.storage.totals import TotalsExtender
 from ragbandit.workers.chores.chore import Chore
 from ragbandit.workers.running.context import Context
 
@@ -16,7 +16,7 @@ class HourlyTotals(Chore):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         weight = context.settings.reward.weight
-        self._extender = Extender(context.store.database, holder=lease_holder("totals"), weight=weight)
+        self._extender = TotalsExtender(context.store.database, holder=lease_holder("totals"), weight=weight)
 
     def do(self) -> float:
         return 2.0 if self._extender.extend(seconds=2.0) else self.every_s

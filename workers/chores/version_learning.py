@@ -69,7 +69,7 @@ class VersionLearning(Chore):
 def _retire_ledger(context: Context, version: PolicyVersion) -> bool:
     """Close the decisions that this version's ledger has not learned. Returns whether all are closed."""
     ledger = Ledger(context.store.database, label=version.label)
-    if ledger.registered() is None:
+    if ledger.policy_row() is None:
         return True
     holder = f"retire-{context.ledger.label}-{id(context)}"
     lease_s = context.settings.learning.lease_s

@@ -15,8 +15,8 @@ from ragbandit.router.reporting.compared_questions import ComparedQuestion, Comp
 from ragbandit.router.reporting.paired_comparison import Pairing
 from ragbandit.router.storage.access.reservations import Reservation, reserve, settle
 from ragbandit.router.storage.access.spending import Spender, Spent
-from ragbandit.router.storage.begun_pairs import BegunPair, begun_pairs, keep_begun, settle_lost
-from ragbandit.router.storage.paired_answers import PairedAnswer, answer_dollars, keep_answer
+from ragbandit.router.storage.begun_pairs import BegunPair, begun_pairs, settle_lost, store_begun
+from ragbandit.router.storage.paired_answers import PairedAnswer, answer_dollars, store_answer
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import StoreError
@@ -114,7 +114,7 @@ class BoughtAnswers:
             paid_before = answer_dollars(connection, [key]).get(key, 0.0)
             begun = replace(self._pair(key), reservation=reservation, paid_before=paid_before, call=call)
             self._begun[key] = begun
-            keep_begun(connection, pair=begun)
+            store_begun(connection, pair=begun)
 
         now = time.time()
         reservation = reserve(self._database, spenders, dollars=expected, now=now, check=self._check, note=note)
@@ -125,7 +125,7 @@ class BoughtAnswers:
             ended = BegunPair(decision_id=key) if has_ended else replace(self._begun[key], reservation=None)
             self._begun[key] = ended
             try:
-                settle(self._database, reservation, dollars=bill.cost.dollars, note=partial(keep_begun, pair=ended))
+                settle(self._database, reservation, dollars=bill.cost.dollars, note=partial(store_begun, pair=ended))
             except StoreError as error:
                 extra = {"action": "decide", "dollars": bill.cost.dollars, "reason": str(error)}
                 log.warning("the cost of a question cannot be booked; its estimate stays booked", extra=extra)
@@ -165,7 +165,7 @@ class BoughtAnswers:
             actor=self._payer,
             made_at=time.time(),
         )
-        if keep_answer(self._database, answer):
+        if store_answer(self._database, answer):
             self._answers[key, arm] = answer
 
     def count_failure(self, key: DecisionId, *, arm: ArmName) -> int:
@@ -189,4 +189,4 @@ class BoughtAnswers:
         self._begun[key] = replace(pair, sources=kept if sources is None else {**kept, arm: sources})
         if sources is not None:
             with self._database.write() as connection:
-                keep_begun(connection, pair=self._begun[key])
+                store_begun(connection, pair=self._begun[key])

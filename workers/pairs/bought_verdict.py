@@ -24,7 +24,7 @@ from ragbandit.router.reporting.reading import PairedComparison
 from ragbandit.router.serving.checks.questions import cap_budget
 from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.storage.access.audit_log import record
-from ragbandit.router.storage.access.shared_secrets import drawn_for
+from ragbandit.router.storage.access.shared_secrets import draw_number
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.jobs.scores import NOT_ITS_FAULT
 from ragbandit.router.storage.label_queue import MOST_QUESTIONS, withdraw_items
@@ -300,7 +300,7 @@ class StoredQuestion(AskedQuestion):
         if not record.decision.query.text.strip():
             return []
         arms = self._arms
-        if drawn_for("decide order", self.id, secret=self._verdict.secret) < 0.5:
+        if draw_number("decide order", self.id, secret=self._verdict.secret) < 0.5:
             arms.reverse()
         return [self._work(arm, record=record) for arm in arms]
 

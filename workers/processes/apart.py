@@ -43,7 +43,7 @@ class AnswersApart:
 
     def start_if_due(self) -> None:
         """Start the process if it does not run and a decision waits. Raises StoreError."""
-        if (self._child is not None and self._child.is_running()) or not self._queue.waits_again(within=self._arms):
+        if (self._child is not None and self._child.is_running()) or not self._queue.has_interrupted(within=self._arms):
             return
         ours, theirs = Pipe()
         with closing(ours), closing(theirs):

@@ -103,7 +103,7 @@ class Consumer:
                 self.stopping.wait(look_s)
                 continue
             with contextlib.suppress(QueueError):  # logged once per outage
-                if self.jobs.wait(self.name, timeout_s=look_s):
+                if self.jobs.take_wake_up(self.name, timeout_s=look_s):
                     return True
         return False
 

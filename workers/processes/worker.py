@@ -12,7 +12,7 @@ from typing import Final
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.queue.jobs import RedisJobs, connect_redis
-from ragbandit.router.queue.presence import card_of, keep_present
+from ragbandit.router.queue.presence import make_card, start_presence
 from ragbandit.router.queue.stream_writer import StreamWriter
 from ragbandit.router.queue.streams import STREAM_NEWS
 from ragbandit.router.serving.setup.bootstrap import make_decision_store, make_learner, open_database
@@ -81,9 +81,9 @@ def run_worker(
         if context.loop is not None:
             running.callback(jobs.listen(partial(handle_notification, context)).close)
         retrievers = ", ".join(sorted({arm.retriever.name for arm in context.arms.values()}))
-        card = card_of(role="worker", threads=at_once, retriever=retrievers)
+        card = make_card(role="worker", threads=at_once, retriever=retrievers)
         running.callback(
-            keep_present(jobs.client, card, busy=lambda: {each.name: each.busy for each in consumers}).close
+            start_presence(jobs.client, card, busy=lambda: {each.name: each.busy for each in consumers}).close
         )
         for routine in routines:  # ExitStack calls `stop` of all before the first `close`, which waits
             running.callback(routine.stop)

@@ -61,7 +61,7 @@ def load_job(context: Context, run: ClaimedDecision) -> "AnswerJob | None":
         context.store.add_outcome(outcome)
         return None
     if context.settings.conversation.limited:
-        with context.store.database.look() as connection:
+        with context.store.database.connection() as connection:
             context.expected.refresh(connection)
     return AnswerJob(context, decision=task.decision, run=run, cancelled=task.cancelled)
 

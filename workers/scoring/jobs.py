@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from ragbandit.router.operation.budgets import stopped_until
 from ragbandit.router.storage.access.reservations import no_reservation, settle
-from ragbandit.router.storage.access.shared_secrets import drawn_for
+from ragbandit.router.storage.access.shared_secrets import draw_number
 from ragbandit.router.storage.access.spending import spenders_of
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.jobs.answers import ClaimedDecision
@@ -77,7 +77,7 @@ def score(context: Context, scorer: QueueScorer, *, job: ScoreJob, run: ClaimedD
         if outcome is None or not record.decision.query.text.strip():  # the texts were erased
             scorer.queue.withhold(job)
             return
-        if isinstance(scorer, Judging) and not context.rules.lets_read(record.decision.query, model="judge"):
+        if isinstance(scorer, Judging) and not context.rules.may_read(record.decision.query, model="judge"):
             scorer.queue.withhold(job)
             return
         scored: AnswerScore | None
@@ -98,7 +98,7 @@ def _store_score(
     """Store a score, trying for KEEP_S seconds, because it may have cost money."""
     shared = dict[str, Json]()
     if isinstance(scorer, Judging):
-        draw = drawn_for("judge", job.decision_id, secret=scorer.queue.store.secret)
+        draw = draw_number("judge", job.decision_id, secret=scorer.queue.store.secret)
         shared = {"draw": draw, "share": job.share}
     feedback = Feedback(
         id=feedback_id(scorer.queue.kind, job.decision_id, rule=scorer.rule),
@@ -111,7 +111,7 @@ def _store_score(
         facts={**scorer.facts, **shared, **scored.facts},
     )
     arm = record.decision.arm if isinstance(scorer, Judging) else None
-    keep = partial(scorer.queue.keep, job, feedback=feedback, spent=scored.spent, arm=arm)
+    keep = partial(scorer.queue.store_score, job, feedback=feedback, spent=scored.spent, arm=arm)
     if retry_through_outage(keep, seconds=KEEP_S, ending=context.ending) is not None:
         log.info("scored", extra={"action": scorer.queue.kind, "decision": job.decision_id, "score": feedback.value})
         context.notifier.notify_learner()

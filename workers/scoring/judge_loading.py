@@ -30,7 +30,7 @@ def load_judge(context: Context) -> tuple[Judging, int]:
         judgements=chosen.judgements_per_day, tokens=chosen.tokens_per_day, dollars=chosen.dollars_per_day
     )
     queue = ScoreQueue(store, kind="judge", budget=budget, expire_s=chosen.expire_s, attempts=chosen.attempts)
-    queue.new_budget(now=context.deadlines.now())
+    queue.make_postponed_due(now=context.deadlines.now())
     name = _judge_retriever(retrievers)
     retriever = NoRetriever() if name is None else open_retriever(settings, name, wrapped=False)
     judge = Judge(chosen, generator=model)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from ragbandit.router.config.named_sections import errors_of, section_of
+from ragbandit.router.config.named_sections import rename_errors, section_of
 from ragbandit.router.config.settings import DEFAULT, GeneratorSettings, Settings, WorkerSettings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
@@ -47,7 +47,7 @@ def make_generator(settings: GeneratorSettings, *, section: str = "generator", t
 
     Raises ConfigError.
     """
-    with errors_of(section, kind="generator"):
+    with rename_errors(section, kind="generator"):
         generator = generator_kind(settings, section=section).load(threads=threads)
         if settings.prices_by_model and settings.server is None:  # a server's generator adds prices itself
             return PricedGenerator(generator, price=settings.prices_by_model[settings.model])
@@ -154,7 +154,7 @@ def make_strategies(settings: Settings, arms: Mapping[str, WorkerArm]) -> dict[A
     while pending:
         name = next(iter(pending))
         arm = pending.pop(name)
-        with errors_of(section_of("generator", arm.generator), kind="generator"):
+        with rename_errors(section_of("generator", arm.generator), kind="generator"):
             capabilities = capabilities_of(settings.named_generators[arm.generator])
             strategy = make_arms({name: arm.params}, capabilities=capabilities)[ArmName(name)]
         if retrieves(strategy):

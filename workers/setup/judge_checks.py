@@ -3,7 +3,7 @@
 import logging
 from typing import Final
 
-from ragbandit.router.config.named_sections import errors_of
+from ragbandit.router.config.named_sections import rename_errors
 from ragbandit.router.config.settings import GeneratorSettings, JudgeSettings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Generator, Passage
@@ -24,7 +24,7 @@ def check_judge(settings: JudgeSettings, *, fetch: bool) -> None:
     chosen = settings.generator
     if chosen is None:
         return
-    with errors_of("judge.generator", kind="generator"):
+    with rename_errors("judge.generator", kind="generator"):
         kind = generator_kind(chosen)
         if kind.is_local and chosen.model == GeneratorSettings().model:
             message = "judge.generator: %s is too small to judge, and its replies give no scores; set a larger model"

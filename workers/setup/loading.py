@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ragbandit.router.config.named_sections import errors_of, section_of
+from ragbandit.router.config.named_sections import rename_errors, section_of
 from ragbandit.router.config.sections import assumed_prices
 from ragbandit.router.config.settings import GeneratorSettings, RetrieverSettings, RewardSettings, Settings
 from ragbandit.shared.errors import ArmFailed, ConfigError
@@ -166,7 +166,7 @@ def runs_at_once(arms: Iterable[LoadedArm]) -> int:
 
 def check_generators(settings: Settings, *, fetch: bool) -> None:
     for name in generators.names_in_use(settings)[0]:
-        with errors_of(section_of("generator", name), kind="generator"):
+        with rename_errors(section_of("generator", name), kind="generator"):
             generator_kind(settings.named_generators[name]).check(fetch=fetch)
 
 

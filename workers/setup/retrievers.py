@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Final, cast
 
-from ragbandit.router.config.named_sections import errors_of, section_of
+from ragbandit.router.config.named_sections import rename_errors, section_of
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.weights import resolve
 from ragbandit.shared.additions import section_parts, with_additions
@@ -67,7 +67,7 @@ class RetrieverKind:
 @contextmanager
 def named_kind(settings: Settings, name: str, *, wrapped: bool = True) -> Iterator[RetrieverKind]:
     """The retriever with this name. Errors about it name its section. wrapped: see `retriever_kind`."""
-    with errors_of(section_of("retriever", name), kind="retriever"):
+    with rename_errors(section_of("retriever", name), kind="retriever"):
         yield retriever_kind(with_retriever(settings, name), wrapped=wrapped)
 
 

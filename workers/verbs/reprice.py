@@ -17,7 +17,7 @@ from ragbandit.router.learning.repricing import reprice as reprice_outcomes
 from ragbandit.router.serving.checks.questions import plain_decision_id
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.access.corrections import Correction, credit as take_back
-from ragbandit.router.storage.access.spending import MOST_DOLLARS, Spender, spent
+from ragbandit.router.storage.access.spending import MOST_DOLLARS, Spender, read_spending
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Json
 from ragbandit.workers.setup.generators import prices_by_arm
@@ -113,6 +113,6 @@ def credit(
     with open_store(config, registered=False) as (_, ledger):
         number = take_back(ledger.database, spenders, dollars=dollars, at=at, actor=actor(), reason=reason, now=now)
         with ledger.database.read() as connection:
-            sums = spent(connection, spenders, now=at)
+            sums = read_spending(connection, spenders, now=at)
     left: Mapping[str, Json] = {f"{spender.kind}_day": sums[spender].day for spender in spenders}
     show({"number": number, "dollars": dollars, **left}, as_json=as_json)

@@ -20,7 +20,7 @@ from ragbandit.router.encoders.base import AUTO
 from ragbandit.router.operation.findings import ping
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.queue.jobs import connect_redis
-from ragbandit.router.queue.presence import card_of, keep_present
+from ragbandit.router.queue.presence import make_card, start_presence
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import check_exposure, choose_encoder, open_database
 from ragbandit.router.serving.setup.requirements import check_data_dir, check_packages, check_port, lock_store
@@ -72,7 +72,7 @@ def _serve(settings: Settings) -> None:
     gc.freeze()
     # A service that runs every arm on its event loop serves the queue without threads.
     answers = {"answer": 0} if arms.keys() == settings.worker_arms.keys() else None
-    presence = keep_present(connect_redis(settings.redis, timeout_s=1.0), card_of(role="service", threads=answers))
+    presence = start_presence(connect_redis(settings.redis, timeout_s=1.0), make_card(role="service", threads=answers))
     with watch_store(router.database, end=partial(setattr, server, "should_exit", True)):
         with contextlib.suppress(KeyboardInterrupt):
             server.run()

@@ -22,7 +22,7 @@ from ragbandit.additions.evaluation.warm import WarmRows, enter_rows
 from ragbandit.router.comparison.holdback_size import Traffic, holdback_size
 from ragbandit.router.config.loading import load, with_changes
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.config.strict_yaml import parsed_yaml, yaml_text
+from ragbandit.router.config.strict_yaml import parse_yaml, yaml_text
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.policies.settings_check import check_policy
@@ -106,7 +106,7 @@ def set_incumbent(
 
 def _traffic(ledger: Ledger, *, arm: str) -> Traffic:
     log = read_log(ledger.database, ReportScope(label=str(ledger.label), since=0.0, until=time.time()))
-    learned = ledger.learned_of(ArmName(arm))
+    learned = ledger.count_updates_of(ArmName(arm))
     if len(log.arm) < _MIN_ANSWERS:
         return Traffic(learned=learned)
     days = max(float(np.ptp(log.made_at)) / 86_400.0, 1.0)
@@ -118,7 +118,7 @@ def _traffic(ledger: Ledger, *, arm: str) -> Traffic:
 def edit_policy(text: str, policy: Mapping[str, Json]) -> str | None:
     """Set these values in `policy`, and change nothing else in the YAML text. None if the text cannot be edited so."""
     try:
-        tree = parsed_yaml(text) or {}
+        tree = parse_yaml(text) or {}
         wanted = {"policy": {**(tree.get("policy") or {}), **policy}}
         root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
         changed = text
@@ -134,7 +134,7 @@ def edit_policy(text: str, policy: Mapping[str, Json]) -> str | None:
             changed = "\n".join([*filter(None, [text.rstrip()]), "", *lines, ""]).lstrip("\n")
         if "\r\n" in text:
             changed = changed.replace("\r\n", "\n").replace("\n", "\r\n")
-        return changed if parsed_yaml(changed) == {**tree, **wanted} else None
+        return changed if parse_yaml(changed) == {**tree, **wanted} else None
     except (ValueError, yaml.YAMLError, AttributeError, TypeError, IndexError):  # a form of YAML that `_edits` lacks
         return None
 

@@ -25,7 +25,7 @@ from ragbandit.router.api.schemas.question_headers import PREVIEW, headers_of
 from ragbandit.router.api.schemas.requests import Malformed
 from ragbandit.router.api.schemas.responses import JsonReply, object_description
 from ragbandit.router.api.security.rules import TEXTS
-from ragbandit.router.config.named_sections import errors_of
+from ragbandit.router.config.named_sections import rename_errors
 from ragbandit.router.operation.pacing import Budgets
 from ragbandit.router.serving.deciding.steps.rules import Rules
 from ragbandit.router.serving.router import Router
@@ -87,7 +87,7 @@ class EmbeddingsServer:
     """The server of the setting `embeddings`. It gets at most `concurrency` requests at once. Raises ConfigError."""
 
     def __init__(self, options: OpenAiOptions) -> None:
-        with errors_of("embeddings", kind="generator.openai"):
+        with rename_errors("embeddings", kind="generator.openai"):
             check_options(options, model=next(iter(options.token_prices), ""))
             key, headers = checked_key(options), options.headers
         times = {"connect_s": min(5.0, options.read_s), "read_s": options.read_s}

@@ -57,7 +57,7 @@ class Picks(Step):
         shadows = live.candidates if live.asks_candidates else ()
         for served in (self._served, *(candidate.served for candidate in shadows)):
             if served is not None and "pick" in served.policy.needs:
-                return served if self._rules.lets_read(query, model="pick") else None
+                return served if self._rules.may_read(query, model="pick") else None
         return None
 
     async def prepare(self, question: Question, *, live: LiveVersions) -> None:

@@ -38,7 +38,7 @@ from ragbandit.router.api.security.rules import ANY_ROLE, QUESTION, AccessRule, 
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.operation.budgets import BudgetSpent
 from ragbandit.router.replies import decisions as replies
-from ragbandit.router.replies.values import filled
+from ragbandit.router.replies.values import build_reply
 from ragbandit.router.serving.checks.reports import check_charged, make_outcome
 from ragbandit.router.serving.explanations.explain import Explanation, explain
 from ragbandit.shared.errors import Forbidden, InvalidInput, LimitReached, Overloaded, RagBanditError
@@ -309,5 +309,5 @@ async def cancel(decision_id: DecisionPath, request: Request) -> Response:
     router = router_of(request)
     await check_owner(request, decision_id)
     state = await reads_of(request).run(lambda: router.cancel(decision_id))
-    reply = filled(reply_types.CancellationReply, state, status=state.status or "pending")
+    reply = build_reply(reply_types.CancellationReply, state, status=state.status or "pending")
     return JsonReply(reply, status_code=202 if state.status is None else 200)

@@ -15,7 +15,7 @@ from ragbandit.router.api.schemas.responses import JsonReply, error_item, reply_
 from ragbandit.router.api.security.ownership import check_owner, inaccessible_ids
 from ragbandit.router.api.security.rules import AccessRule, roles
 from ragbandit.router.learning.sources import IMPORTED_RATER
-from ragbandit.router.replies.values import filled
+from ragbandit.router.replies.values import build_reply
 from ragbandit.router.serving.checks.reports import check_feedback_id, make_feedback
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.shared.errors import InvalidInput, RagBanditError
@@ -47,7 +47,7 @@ async def feedback(body: FeedbackBody, request: Request, idempotency_key: Idempo
     (receipt,) = await store_judgements(request, [item])
     if not isinstance(receipt, Receipt):
         raise receipt
-    return JsonReply(filled(ReceiptReply, receipt), status_code=200 if receipt.duplicate else 202)
+    return JsonReply(build_reply(ReceiptReply, receipt), status_code=200 if receipt.duplicate else 202)
 
 
 @endpoints.post(
@@ -72,7 +72,9 @@ async def batch(body: FeedbackBatchBody, request: Request, idempotency_key: Batc
     receipts = iter(await store_judgements(request, [item for item in items if isinstance(item, Feedback)]))
     results = [next(receipts) if isinstance(item, Feedback) else item for item in items]
     reply: BatchReply = {
-        "items": [filled(ReceiptReply, item) if isinstance(item, Receipt) else error_item(item) for item in results]
+        "items": [
+            build_reply(ReceiptReply, item) if isinstance(item, Receipt) else error_item(item) for item in results
+        ]
     }
     return JsonReply(reply, status_code=202)
 

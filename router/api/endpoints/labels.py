@@ -17,7 +17,7 @@ from ragbandit.router.api.schemas.requests import FeedbackBody, RequestBody, exa
 from ragbandit.router.api.schemas.responses import JsonReply, reply_description
 from ragbandit.router.api.security.ownership import inaccessible_ids
 from ragbandit.router.api.security.rules import LABEL
-from ragbandit.router.replies.values import filled
+from ragbandit.router.replies.values import build_reply
 from ragbandit.router.serving.checks.questions import ID_PATTERN
 from ragbandit.router.serving.checks.reports import MAX_RATER
 from ragbandit.router.storage import label_queue as queue
@@ -76,7 +76,7 @@ async def label_answer(body: LabelBody, request: Request) -> Response:
 
 def _label_task(item: queue.LabelItem) -> LabelTask:
     decision_id = item.id if item.kind == "decision" else None
-    return filled(LabelTask, item, item=item.id, decision_id=decision_id)
+    return build_reply(LabelTask, item, item=item.id, decision_id=decision_id)
 
 
 async def read_items(request: Request, *, limit: int, skip: int = 0) -> list[queue.LabelItem]:
@@ -99,10 +99,10 @@ async def _label_decision(request: Request, body: LabelBody) -> bool:
     """Store the label as feedback, which the policy learns."""
     database, rater = router_of(request).database, caller_of(request).name[:MAX_RATER] or None
     secret = await reads_of(request).run(lambda: shared_secret(database, name=DRAWS, now=time.time()))
-    find = partial(queue.given_label, database, body.item, secret=secret)
+    find = partial(queue.stored_label, database, body.item, secret=secret)
     given = await reads_of(request).run(find)
     if given is not None:
-        queue.check_repeated(right=body.right, given=given)
+        queue.refuse_other_label(right=body.right, given=given)
         return True
     label = FeedbackBody.model_construct(decision_id=body.item, rater=rater, rating=body.right, source="label")
     item = replace(feedback_of(request, label, key=None), id=queue.label_id(body.item, secret=secret))
@@ -113,5 +113,5 @@ async def _label_decision(request: Request, body: LabelBody) -> bool:
         raise queue.unknown_item()
     if not isinstance(receipt, Conflict):
         raise receipt
-    queue.check_repeated(right=body.right, given=await reads_of(request).run(find))
+    queue.refuse_other_label(right=body.right, given=await reads_of(request).run(find))
     return True

@@ -14,7 +14,7 @@ from ragbandit.router.api.schemas.requests import FeedbackBody, SessionEndBody, 
 from ragbandit.router.api.schemas.responses import JsonReply, reply_description
 from ragbandit.router.api.security.ownership import tenant_of
 from ragbandit.router.api.security.rules import AccessRule, roles
-from ragbandit.router.replies.values import filled
+from ragbandit.router.replies.values import build_reply
 from ragbandit.router.serving.checks.questions import MAX_SESSION, checked_text
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import Receipt
@@ -59,6 +59,6 @@ async def end(body: SessionEndBody, session_id: SessionPath, request: Request) -
     end_tasks = partial(store.end_session, session, tenant=tenant, now=router.service.clock(), begun_until=received_at)
     ended = await reads_of(request).run(partial(end_tasks, api_key=key))
     router.process.notifier.notify_learner()
-    feedback = filled(ReceiptReply, receipt) if isinstance(receipt, Receipt) else None
+    feedback = build_reply(ReceiptReply, receipt) if isinstance(receipt, Receipt) else None
     reply: SessionEndReply = {"decision_id": decision_id, "ended": ended, "feedback": feedback}
     return JsonReply(reply)

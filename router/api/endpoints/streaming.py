@@ -166,7 +166,7 @@ async def request_answer(
         return answer(waiting=waiting, local=local)
     streams = router.process.streams
     if live and streams is not None:
-        await reads_of(request).run(partial(streams.want, decision.id))
+        await reads_of(request).run(partial(streams.request_stream, decision.id))
     # This wait goes on if the caller goes away: the recovery loop would ask for a stored decision's answer anyway.
     try:
         waiting = await asyncio.wait_for(asyncio.wrap_future(router.process.answers.submit(decision)), SERVE_S)

@@ -14,7 +14,7 @@ from ragbandit.router.api.schemas.requests import RequestBody, example
 from ragbandit.router.api.schemas.responses import JsonReply, reply_description
 from ragbandit.router.api.security.actors import actor_of
 from ragbandit.router.api.security.rules import ADMIN, READ_ALL
-from ragbandit.router.replies.values import filled
+from ragbandit.router.replies.values import build_reply
 from ragbandit.router.reporting.verdict_requests import VerdictRequest, make_request, newest_request
 from ragbandit.shared.errors import InvalidInput, QueueError
 
@@ -72,7 +72,7 @@ async def decide(body: DecideBody, request: Request) -> Response:
 
 async def _reply(request: Request, paired: VerdictRequest, *, status: int = 200) -> Response:
     missing = await missing_process(request, paired)
-    return JsonReply(filled(VerdictRequestReply, paired, missing=missing), status_code=status)
+    return JsonReply(build_reply(VerdictRequestReply, paired, missing=missing), status_code=status)
 
 
 async def missing_process(request: Request, paired: VerdictRequest) -> str | None:

@@ -8,7 +8,7 @@ from typing_extensions import TypedDict
 from ragbandit.client.replies.decisions import CostReply
 from ragbandit.router.api.endpoints.streaming import PING, event_bytes
 from ragbandit.router.replies.decisions import decision_json, failover_json
-from ragbandit.router.replies.values import filled, json_of
+from ragbandit.router.replies.values import build_reply, json_of
 from ragbandit.router.serving.checks.questions import COMPLETION_PREFIX
 from ragbandit.shared.dialects.chat.message_parts import LOGPROBS, MEDIA
 from ragbandit.shared.types import (
@@ -192,7 +192,7 @@ def reply_facts(decision: Decision, outcome: Outcome, *, base: str) -> Facts:
         {"id": source.id, "title": source.title, "url": url, "score": source.score}
         for source, url in _citations(outcome, base=base)
     ]
-    return filled(
+    return build_reply(
         Facts,
         outcome,
         **decision_json(decision),

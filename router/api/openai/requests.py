@@ -362,7 +362,7 @@ def _split_metadata(metadata: object, *, schema: ContextSchema) -> tuple[dict[st
     stored: dict[str, str] = {}
     for key, value in metadata.items() if isinstance(metadata, Mapping) else ():
         declared = schema.get(key)
-        if declared is not None and not declared.is_own:
+        if declared is not None and not declared.is_computed:
             if value is not None:
                 context[key] = header_value(_text_of(value), declared=declared, field=f"metadata.{key}")
         elif isinstance(value, str) and len(key) <= _LONGEST_KEY and len(value) <= _LONGEST_VALUE:

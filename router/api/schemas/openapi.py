@@ -124,7 +124,7 @@ def _limit_price(schema: dict[str, Any], *, names: list[str]) -> None:
 
 
 def _schema_of_key(key: ContextKey) -> dict[str, Any]:
-    if key.is_own:
+    if key.is_computed:
         return {"not": {}, "description": f"computed from the question (type: {key.type})"}
     kinds: dict[str, dict[str, Any]] = {
         "number": {"type": "number", "minimum": -MOST_NUMBER, "maximum": MOST_NUMBER},

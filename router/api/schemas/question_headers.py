@@ -26,7 +26,7 @@ from starlette.datastructures import Headers
 from ragbandit.router.api.request_state import QuestionHeaders, request_state
 from ragbandit.router.api.schemas.requests import Malformed
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema
-from ragbandit.router.config.rules import LONGEST_HEADER, UndecidedRule, is_known, values_in_words
+from ragbandit.router.config.rules import LONGEST_HEADER, UndecidedRule, is_valid_value, values_in_words
 from ragbandit.router.serving.checks.questions import MAX_SESSION, checked_session, checked_text
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import UNITS, ArmName, DecisionUnit, Json
@@ -185,7 +185,7 @@ def _ruled_value(sent: Sequence[str], *, declared: ContextKey) -> Json:
     with suppress(InvalidInput):
         value = header_value(text, declared=declared, field=header)
     is_certain = declared.values is not None or declared.type == "words" or text in declared.map.values()
-    if not is_known(value, declared=declared) or ("," in text and not is_certain):  # proxies join with commas
+    if not is_valid_value(value, declared=declared) or ("," in text and not is_certain):  # proxies join with commas
         remedy = f"send {values_in_words(declared)}, once; letter case counts"
         raise _undecided(f"is {text!r:.80}", header=header, remedy=remedy)
     return value

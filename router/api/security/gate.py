@@ -139,7 +139,7 @@ class Gate:
         if key is None:
             message = "this API key is not valid: it was revoked, has expired, or was never made here"
             raise _unauthorized(message, remedy="`ragbandit keys list` shows the keys of this service")
-        if key.expires_at is not None and key.expired(time.time()):
+        if key.expires_at is not None and key.is_expired(time.time()):
             when = datetime.fromtimestamp(key.expires_at, tz=UTC).isoformat(timespec="seconds")
             raise _unauthorized(f"this API key expired at {when}", remedy="make a new key")
         return key

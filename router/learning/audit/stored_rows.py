@@ -25,7 +25,7 @@ from ragbandit.router.storage.access.spending import (
     oldest_day,
     spenders_of,
 )
-from ragbandit.router.storage.access.turn_sums import turn_difference, turn_labels, turn_spenders
+from ragbandit.router.storage.access.turn_sums import turn_difference, turn_spenders, turn_sum_labels
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.paired_answers import asked_arms
 from ragbandit.router.storage.rows.conversion import feedback_body_hash, feedback_value
@@ -225,7 +225,7 @@ class RowCheck:
     def _check_turn_sums(self) -> None:
         """Compare the sums of sessions and tasks with their decisions, each in a transaction that sees one state."""
         with self.ledger.database.read() as connection:
-            unseen = turn_labels(connection)
+            unseen = turn_sum_labels(connection)
         for rows in self._pages(decisions, decisions.c.id) if unseen else ():
             for spender in {spender for row in rows for spender in turn_spenders(row)}:
                 if spender.label in unseen:
@@ -235,7 +235,7 @@ class RowCheck:
                     if difference is not None:
                         self._fail(f"the {spender.kind} of {spender.name:.80}: {difference}: run `ragbandit migrate`")
         with self.ledger.database.read() as connection:
-            left = len(unseen & turn_labels(connection))
+            left = len(unseen & turn_sum_labels(connection))
         if left:
             self._fail(f"{counted(left, 'sum')} of sessions and tasks have no decisions: run `ragbandit migrate`")
 

@@ -28,9 +28,9 @@ from ragbandit.router.learning.examples import is_erased_for
 from ragbandit.router.learning.snapshots import SnapshotFiles, snapshot_sha256
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, apply_update, tolerance_of
-from ragbandit.router.storage.access.shared_secrets import DRAWS, known_secret
+from ragbandit.router.storage.access.shared_secrets import DRAWS, stored_secret
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts, may_be
+from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts, or_unfilled
 from ragbandit.router.storage.sql.counters import GONE, row_counts, stored_counts
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import RESTORE, SnapshotError, StoreError
@@ -69,7 +69,7 @@ def verify(
     _check_counters(ledger, verdict=verdict)
     live = _live_snapshot(ledger, files=files, serving=serving, verdict=verdict)
     _check_draws(ledger, verdict=verdict, progress=progress)
-    registered = ledger.registered()
+    registered = ledger.policy_row()
     newest = ledger.latest_snapshots(limit=1)
     if live is not None or (registered is not None and registered["algorithm"] == IMPORTED):
         _replay(ledger, files=files, live=live, verdict=verdict)
@@ -219,7 +219,7 @@ def _check_draws(ledger: Ledger, *, verdict: AuditResult, progress: Callable[[in
         verdict.fail("propensity_mismatches", text)
 
     turns: list[Decision] = []
-    secret = known_secret(ledger.database, name=DRAWS)
+    secret = stored_secret(ledger.database, name=DRAWS)
     for decision in read_decisions(ledger, unreadable=unreadable):
         _check_draw(decision, secret=secret, verdict=verdict)
         if _first_turn_of(decision) is not None:
@@ -257,7 +257,7 @@ def _check_turns(ledger: Ledger, turns: Sequence[Decision], *, verdict: AuditRes
     if not turns:
         return
     firsts = {str(_first_turn_of(decision)) for decision in turns}
-    moved = and_(decisions.c.turn_of.in_(firsts), may_be(decisions.c.is_moved))
+    moved = and_(decisions.c.turn_of.in_(firsts), or_unfilled(decisions.c.is_moved))
     query = select(*decisions.c["id", "arm", "turn_of"], *FACT_COLUMNS).where(or_(decisions.c.id.in_(firsts), moved))
     arms = defaultdict[str, set[str]](set)
     with ledger.database.read() as connection:

@@ -71,7 +71,7 @@ class ArmChanges(Adjustment):
         self._stored = ""
 
     def refresh(self) -> None:
-        row = self.ledger.registered()
+        row = self.ledger.policy_row()
         state = json.loads((row and row["arms"]) or "{}")
         self._number, self._declared = state.get("number", 0), dict(state.get("declared", {}))
         self._versions = {arm: list(map(tuple, versions)) for arm, versions in state.get("versions", {}).items()}

@@ -250,7 +250,7 @@ def diagnose(
     valid = [output for output in outputs if isinstance(output, PolicyOutput)]
     if len(valid) < len(outputs):
         return None
-    labelled = min(ledger.last_seq() / max(ledger.decided(), 1), 1.0)
+    labelled = min(ledger.last_seq() / max(ledger.count_decided(), 1), 1.0)
     traffic = NewestDecisions(decisions=newest, labelled=labelled, weight=weight)
     diagnosis = diagnose_outputs(policy, valid, traffic=traffic, floors=settings.floor_of)
     if diagnosis is None:

@@ -29,7 +29,7 @@ from ragbandit.router.storage.rows.conversion import (
     canonical,
     decision_row,
     feedback_row,
-    readable,
+    read_decision,
     update_row,
     update_value,
 )
@@ -73,7 +73,7 @@ def ledger_rows(
     """Yield the rows with seqs in (after, upto] whose decisions were made in [since, before). Raises StoreError."""
     for page in _pages(rows_of_ledger(ledger.database, label=ledger.label, after=after, upto=upto, page=PAGE)):
         for row, decided in page:
-            decision = readable(decided)
+            decision = read_decision(decided)
             if isinstance(decision, StoreError):
                 raise decision
             update = update_value(row, decision=decision)
@@ -116,7 +116,7 @@ def take_in(
     """
     holder = lease_holder("import")
     common: dict[str, Any] = {"ledger": ledger, "source": source, "origin": origin, "remade": remade}
-    registered = ledger.registered()
+    registered = ledger.policy_row()
     encoder = "" if registered is None else str(registered["encoder_hash"])
     for page in _pages(iter(rows())):
         with ledger.database.read() as connection:
@@ -153,7 +153,7 @@ def _pages(rows: Iterator[T]) -> Iterator[list[T]]:
 
 def _register(ledger: Ledger, *, now: float) -> None:
     """Register the ledger unless a router already has. New decisions of the store then wait in it, too."""
-    if ledger.registered() is None:
+    if ledger.policy_row() is None:
         with contextlib.suppress(Conflict):  # a router has registered it in the meantime
             register_policy(
                 ledger.database, label=ledger.label, algorithm=IMPORTED, params="{}", encoder_hash="", now=now
@@ -259,7 +259,7 @@ class _ImportPage:
         if added:
             values = [self._update_row(row, seq=end + number) for number, row in enumerate(added, start=1)]
             self.connection.execute(insert(updates), values)
-            moves.updates(values)
+            moves.count_updates(values)
         self._complete_new([row for row in added if row.decision.id in new_ids], moves=moves, now=now)
         return added
 
@@ -306,7 +306,7 @@ class _ImportPage:
             if row.decision.id not in waiting_ids:
                 raise self._conflict(row, "id", f"this ledger has closed {row.decision.id!r} without learning it")
         self.connection.execute(delete(waiting).where(in_ledger))
-        moves.waiting(waiting_rows, sign=-1)
+        moves.count_waiting(waiting_rows, sign=-1)
 
     def _update_row(self, row: Logged, *, seq: int) -> dict[str, Any]:
         decision, label = row.decision, self.ledger.label
@@ -327,7 +327,7 @@ class _ImportPage:
         ]
         if closed:
             self.connection.execute(insert(closures), closed)
-            moves.closures(closed)
+            moves.count_closures(closed)
         self.connection.execute(insert(outcomes), [outcome_row(self._outcome(row)) for row in rows])
         judged = [feedback_row(_feedback(row)) for row in rows if row.reward.source == "explicit"]
         moves.add("feedback", sum(insert_new(self.connection, feedback, judged, key="id")))

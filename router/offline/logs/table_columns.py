@@ -167,7 +167,7 @@ def table_form(sample: Sequence[Mapping[str, Any]], *, named: Mapping[str, str],
     of_answers = {column for ours, column in columns.items() if ours not in OF_TASK} | {*BY_ARM, "arm"}
     for key, declared in schema.items():
         column = known.find(key)
-        if column is not None and key not in context and column not in of_answers and not declared.is_own:
+        if column is not None and key not in context and column not in of_answers and not declared.is_computed:
             context[key] = column
     if is_long:
         within = {name.removeprefix(_CONTEXT): name for name in known.names if name.startswith(_CONTEXT)}

@@ -225,7 +225,7 @@ class OpenLog:
     def _serving(self) -> PolicyDefinition | None:
         with self._ledger() as ledger, ledger.database.read() as connection:
             versions = versions_of(connection, base=PolicyLabel(self.settings.policy.label))
-            row = ledger.registered()
+            row = ledger.policy_row()
         if row is None or row["algorithm"] == IMPORTED:
             return None
         champion = next((version for version in versions if version.state == "champion" and version.changes), None)

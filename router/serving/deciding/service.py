@@ -70,7 +70,7 @@ class RouteService:
         )
 
     def start(self) -> None:
-        self.store.database.clock.look()
+        self.store.database.clock.measure()
         self.secret = shared_secret(self.store.database, name=DRAWS, now=time.time())
         for batcher in self._batchers:
             batcher.start()
@@ -175,7 +175,7 @@ class RouteService:
 
     def refresh_steps(self) -> None:
         """Let the steps read the store. Raises StoreError."""
-        self.store.database.clock.look()
+        self.store.database.clock.measure()
         now = self.clock()
         for step in self.steps:
             step.refresh(arms=self.arms, now=now)

@@ -15,7 +15,7 @@ from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.serving.overview import Earned
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.leases import Lease, forget
+from ragbandit.router.storage.sql.leases import Lease, delete_expired
 from ragbandit.shared.errors import RagBanditError, StoreError
 
 OK = "ok"
@@ -41,7 +41,7 @@ class TrialWrites:
         """Write the row. Raises StoreError, also within FAULT_S seconds after another write of this process failed."""
         self._lease.acquire(holder="ready", lease_s=RETRY_S)
         if self._first:
-            forget(self._database, prefix=_ROW, expired_s=3600.0)  # rows of ended processes
+            delete_expired(self._database, prefix=_ROW, expired_s=3600.0)  # rows of ended processes
             self._first = False
         failed = self._database.failed_write
         if failed is not None and time.monotonic() < failed.at + FAULT_S:

@@ -113,7 +113,7 @@ class SnapshotLoader:
         fields = {"action": "rebuilding", "version": snapshot.version}
         message = "no snapshot of the policy can be used: another one decides until it is learned again"
         log.warning(message, extra=fields)
-        learned = None if policy.seen else self.ledger.learned_lately()
+        learned = None if policy.seen else self.ledger.count_recent_updates()
         return replace(self._served_policy(snapshot, policy), rebuilding=True, learned=learned)
 
     def _served_policy(self, info: SnapshotInfo, policy: Policy) -> ServedPolicy:

@@ -70,7 +70,7 @@ class VersionLoader:
         self._take_over(self._champion)
 
     def refresh_control(self) -> LiveVersions:
-        with self._database.look() as connection:
+        with self._database.connection() as connection:
             control = control_of(connection, base=self._base)
         if control.revision == self.live.control.revision:
             return self.live

@@ -21,7 +21,7 @@ from ragbandit.router.learning.examples import Joining
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.queue.notifier import Jobs, MemoryJobs
-from ragbandit.router.queue.redis_server import listens
+from ragbandit.router.queue.redis_server import is_listening
 from ragbandit.router.serving.setup.estimates import expected_dollars
 from ragbandit.router.serving.setup.requirements import (
     EncoderChoice,
@@ -34,7 +34,7 @@ from ragbandit.router.storage.access.api_keys import KeysInForce, KeyStore
 from ragbandit.router.storage.access.audit_log import last_entry, record
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.scores import JudgeSample
-from ragbandit.router.storage.ledgers.inheritance import origin_in
+from ragbandit.router.storage.ledgers.inheritance import stored_origin
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.schema import check_schema
@@ -87,7 +87,7 @@ def make_decision_store(settings: Settings, database: Database) -> DecisionStore
 def make_encoder(settings: EncoderSettings, *, ledger: Ledger | None = None) -> Encoder:
     """Load the configured encoder; `auto` continues with the encoder of `ledger`. Raises ConfigError, StoreError."""
     known = None if ledger is None else encoder_hash_of(ledger)
-    origin = None if ledger is None else origin_in(ledger.database, label=ledger.label)
+    origin = None if ledger is None else stored_origin(ledger.database, label=ledger.label)
     options = encoder_choices(settings, origin=origin, known=known)
     full, choice = _load_fitting(settings, options, known=known)
     encoder = HalfPrecisionEncoder(full)
@@ -128,13 +128,13 @@ def choose_encoder(settings: Settings) -> EncoderChoice:
     if settings.encoder.model != AUTO:
         return encoder_choices(settings.encoder)[0]
     with open_ledger(settings, label=settings.policy.label) as ledger:
-        origin = origin_in(ledger.database, label=ledger.label)
+        origin = stored_origin(ledger.database, label=ledger.label)
         return encoder_choices(settings.encoder, origin=origin, known=encoder_hash_of(ledger))[0]
 
 
 def encoder_hash_of(ledger: Ledger) -> str | None:
     """Hash of the encoder of the ledger, else of its newest decision; None without decisions. Raises StoreError."""
-    registered = ledger.registered()
+    registered = ledger.policy_row()
     return (registered["encoder_hash"] if registered else "") or ledger.newest_encoder_hash()
 
 
@@ -164,7 +164,7 @@ def judge_sample(settings: Settings) -> JudgeSample | None:
 
 def make_jobs(settings: Settings) -> Jobs:
     """The configured Redis, reachable or not. Raises ConfigError if redis_url is set and packages are missing."""
-    expected = settings.redis_url is not None or listens(private_socket(settings.data_dir))
+    expected = settings.redis_url is not None or is_listening(private_socket(settings.data_dir))
     if not expected:
         late = "/v1/answer waits until one is; the learner finds feedback by polling the database"
         log.info("no Redis is running: %s", late, extra={"action": "jobs"})

@@ -28,47 +28,47 @@ from ragbandit.shared.types import CHOOSES_ARM, MAX_WEIGHT, RATE_PATTERN, UNITS,
 _RATE: Final = re.compile(RATE_PATTERN)
 
 
-def _names(value: Json) -> bool:
+def _are_names(value: Json) -> bool:
     return isinstance(value, list) and 0 < len(value) <= 100 and all(isinstance(name, str) and name for name in value)
 
 
-def _dollars(value: Json) -> bool:
+def _is_dollars(value: Json) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0.0 < value < math.inf
 
 
-def _flag(value: Json) -> bool:
+def _is_flag(value: Json) -> bool:
     return isinstance(value, bool)
 
 
-def _weight(value: Json) -> bool:
+def _is_weight(value: Json) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0.0 <= value <= MAX_WEIGHT
 
 
-def _range(value: Json) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(map(_weight, value)) and value[0] <= value[1]
+def _is_range(value: Json) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_weight, value)) and value[0] <= value[1]
 
 
 #: scope -> (function that accepts valid values, description of valid values)
 SCOPES: Final[Mapping[str, tuple[Callable[[Json], bool], str]]] = {
     # the only arms that questions of the key may get
-    "arms": (_names, "a list of names of arms"),
+    "arms": (_are_names, "a list of names of arms"),
     # whether the key may choose the arm of a question; default: yes, unless the key or its tenant has a budget
-    CHOOSES_ARM: (_flag, "true or false"),
+    CHOOSES_ARM: (_is_flag, "true or false"),
     # what one draw decides for the key's questions; overrides the setting conversation.unit
     "unit": (UNITS.__contains__, " or ".join(UNITS)),
     # default cost weight of the key's questions; overrides the tenant's
     "cost_weight": (
-        lambda value: _weight(value) or (isinstance(value, str) and 0 < len(value) <= 32),
+        lambda value: _is_weight(value) or (isinstance(value, str) and 0 < len(value) <= 32),
         "a number from 0 on, or a name of the setting `cost_weights`",
     ),
     # cost weights that the key's questions may have; overrides the tenant's
-    "cost_weights": (_range, "[least, largest], two numbers from 0 on"),
+    "cost_weights": (_is_range, "[least, largest], two numbers from 0 on"),
     # rate limit; overrides server.rate_limits
     "rate": (lambda value: isinstance(value, str) and bool(_RATE.fullmatch(value)), 'a rate, for example "600/minute"'),
     # budgets per UTC day and month, and whether questions are refused once a budget is spent
-    "dollars_per_day": (_dollars, "a number of dollars above 0"),
-    "dollars_per_month": (_dollars, "a number of dollars above 0"),
-    "budget_stop": (_flag, "true or false"),
+    "dollars_per_day": (_is_dollars, "a number of dollars above 0"),
+    "dollars_per_month": (_is_dollars, "a number of dollars above 0"),
+    "budget_stop": (_is_flag, "true or false"),
 }
 
 
@@ -98,12 +98,13 @@ OPERATORS: Final = frozenset[Role]({"reader", "operator", "admin"})
 #: maximum number of keys, without those revoked or expired for more than a day; every process keeps them in memory
 MAX_KEYS: Final = 10_000
 _DIGITS: Final = string.digits + string.ascii_letters
-_PUBLIC, _SECRET = 10, 43  # 43 digits of base 62 hold 256 bits
+_PUBLIC, _SECRET = 10, 43  # numbers of digits; 43 digits of base 62 have 256 bits
 _KEY: Final = re.compile(rf"rb_([0-9A-Za-z]{{{_PUBLIC}}})_([0-9A-Za-z]{{{_SECRET}}})")
 _NAME: Final = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
 _TENANT: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 #: hash to compare with a secret whose public id is unknown, so that the check takes the same time
 _NOBODY: Final = hashlib.sha256(b"nobody has this secret").hexdigest()
+#: query for (whether any key was ever made, whether any key is not revoked)
 _EXIST: Final = select(
     exists(select(api_keys.c.public_id)), exists(select(api_keys.c.public_id).where(api_keys.c.revoked_at.is_(None)))
 )
@@ -124,14 +125,14 @@ class ApiKey:
     #: time of the last use, written at most once a minute; None if the key was never used
     last_used_at: float | None = None
 
-    def expired(self, now: float) -> bool:
+    def is_expired(self, now: float) -> bool:
         return self.expires_at is not None and self.expires_at <= now
 
     def state(self, now: float) -> str:
         """One of "active", "expired" and "revoked"."""
         if self.revoked_at is not None:
             return "revoked"
-        return "expired" if self.expired(now) else "active"
+        return "expired" if self.is_expired(now) else "active"
 
 
 _KEYS: Final = TableRows(api_keys, ApiKey, scopes=JSON_OBJECT)
@@ -184,14 +185,14 @@ class KeyStore:
         check_scopes(scopes or {})
         name = _checked_name(name)
         values: dict[str, Any] = {"name": name, "role": role, "tenant": tenant, "expires_at": expires_at}
-        _check(role=role, tenant=tenant, expires_at=expires_at, now=now)
+        _check_key(role=role, tenant=tenant, expires_at=expires_at, now=now)
         with self.database.write() as connection:
             new = _add_key(connection, values | {"scopes": dict(scopes or {})}, actor=actor, now=now)
             created = {"name": name, "role": role, "scopes": dict(scopes or {}), "expires_at": expires_at}
             _record(connection, new.key, action="key.create", actor=actor, facts=created, now=now)
         return new
 
-    def listed(self) -> list[ApiKey]:
+    def list_keys(self) -> list[ApiKey]:
         """All keys, including revoked ones, oldest first."""
         query = select(api_keys).order_by(api_keys.c.made_at, api_keys.c.public_id)
         with self.database.read() as connection:
@@ -199,7 +200,7 @@ class KeyStore:
 
     def names(self) -> dict[str, str]:
         """Public id -> name, also of keys that are no longer valid."""
-        return {key.public_id: key.name for key in self.listed()}
+        return {key.public_id: key.name for key in self.list_keys()}
 
     def revoke(self, public_id: str, *, actor: str, now: float) -> ApiKey:
         """Revoke a key; services refuse it within a second. Does nothing if it is revoked already. Raises NotFound."""
@@ -238,13 +239,13 @@ class KeyStore:
 
 
 def _usable(now: float) -> list[ColumnElement[bool]]:
-    """Conditions for keys that are not revoked, nor expired for over a day (until then the error is "expired")."""
+    """Conditions for keys in use, and for those that expired within a day, whose error then says "expired"."""
     is_unexpired = or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > now - 86_400.0)
     return [api_keys.c.revoked_at.is_(None), is_unexpired]
 
 
 def _checked_name(name: str) -> str:
-    """The form of a key's name that is stored. Names that look alike have one form, and so belong to one source."""
+    """The stored form of a key's name: feedback under names that look alike has one source. Raises InvalidInput."""
     form = name_form(name) if _NAME.fullmatch(name) else ""
     if not _NAME.fullmatch(form):
         remedy = "use 1 to 64 printable characters"
@@ -252,7 +253,7 @@ def _checked_name(name: str) -> str:
     return form
 
 
-def _check(*, role: str, tenant: str | None, expires_at: float | None, now: float) -> None:
+def _check_key(*, role: str, tenant: str | None, expires_at: float | None, now: float) -> None:
     if role not in ROLES:
         raise InvalidInput(f"unknown role {role!r:.80}", field="role", remedy=known_choices(ROLES, given=role))
     if tenant is not None and not _TENANT.fullmatch(tenant):
@@ -265,7 +266,7 @@ def _check(*, role: str, tenant: str | None, expires_at: float | None, now: floa
         raise InvalidInput("the key would be expired at once", field="expires", remedy="use a time in the future")
 
 
-def _digits(count: int) -> str:
+def _random_digits(count: int) -> str:
     return "".join(secrets.choice(_DIGITS) for _ in range(count))
 
 
@@ -275,8 +276,8 @@ def _add_key(connection: Connection, values: Mapping[str, Any], *, actor: str, n
     if connection.execute(count).scalar_one() >= MAX_KEYS:
         remedy = "revoke keys that are not used any more (`ragbandit keys list`)"
         raise InvalidInput(f"there are {MAX_KEYS} keys already", field="key", remedy=remedy)
-    key = ApiKey(public_id=_digits(_PUBLIC), made_at=now, made_by=actor[:64], **values)
-    secret = _digits(_SECRET)
+    key = ApiKey(public_id=_random_digits(_PUBLIC), made_at=now, made_by=actor[:64], **values)
+    secret = _random_digits(_SECRET)
     connection.execute(insert(api_keys).values(**_KEYS.row(key), secret_sha256=_sha256(secret)))
     return NewKey(key=key, text=f"rb_{key.public_id}_{secret}")
 

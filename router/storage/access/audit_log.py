@@ -19,7 +19,7 @@ from ragbandit.router.storage.sql.tables import audit_log
 from ragbandit.shared.types import Json
 
 _BLOCK: Final = 1000
-#: action of an entry about the clock of a host (`target`), with the fact `ahead_s`, which is 0 when it is right again
+#: action of an entry about the clock of a host (`target`), with the fact `ahead_s`; 0 once the clock is right again
 CLOCK_ACTION: Final = "clock"
 _MAX: Final = {"actor": 128, "action": 64, "target": 128, "tenant": 64}
 
@@ -50,8 +50,8 @@ def record(
 ) -> int:
     """Add an entry in the caller's write transaction. Returns its number.
 
-    Long texts are cut. On PostgreSQL other writers of entries wait until the transaction ends. facts: must not contain
-    secrets.
+    Long texts are cut. On PostgreSQL other writers of entries are blocked until the transaction ends. facts: must not
+    contain secrets.
     """
     if not connection.is_sqlite:  # SQLite needs no lock, since it has one write transaction at a time
         connection.execute(text("LOCK TABLE audit_log IN SHARE ROW EXCLUSIVE MODE"))
@@ -71,7 +71,7 @@ def last_entry(connection: Connection, *, action: str, target: str) -> AuditEntr
 
 
 def last_entries(connection: Connection, *, action: str) -> list[AuditEntry]:
-    """The last entry with this action of each of the 100 targets that had one last."""
+    """The newest entry of each target with this action, the newest first, for at most 100 targets."""
     newest = select(func.max(audit_log.c.number)).where(audit_log.c.action == action).group_by(audit_log.c.target)
     query = select(audit_log).where(audit_log.c.number.in_(newest)).order_by(audit_log.c.number.desc()).limit(100)
     return [_entry(row) for row in connection.execute(query).mappings()]

@@ -11,8 +11,8 @@ from typing import Any, Final
 from sqlalchemy import RowMapping, and_, select
 
 from ragbandit.router.storage.access.audit_log import record
-from ragbandit.router.storage.access.spending import Spender, change_dollars, oldest_day, spenders_of, spent
-from ragbandit.router.storage.rows.conversion import of_known
+from ragbandit.router.storage.access.spending import Spender, change_dollars, oldest_day, read_spending, spenders_of
+from ragbandit.router.storage.rows.conversion import from_json
 from ragbandit.router.storage.rows.outcome_rows import own_cost
 from ragbandit.router.storage.sql.bulk_insert import run_statement
 from ragbandit.router.storage.sql.connections import Connection
@@ -126,7 +126,7 @@ def hold_corrections(connection: Connection) -> None:
 def corrections_of(connection: Connection) -> Corrections:
     query = select(audit_log.c.number, audit_log.c.facts).where(audit_log.c.action == ACTION)
     rows = connection.execute(query.order_by(audit_log.c.number)).all()
-    return Corrections([of_known(Correction, {**json_object(facts), "number": number}) for number, facts in rows])
+    return Corrections([from_json(Correction, {**json_object(facts), "number": number}) for number, facts in rows])
 
 
 @dataclass(kw_only=True, slots=True)
@@ -240,7 +240,7 @@ def credit(
     """
     day, names = day_of(at), {str(spender.kind): spender.name for spender in spenders}
     with WriteTransaction(database) as (connection, moves):
-        for spender, sums in spent(connection, spenders, now=at).items():
+        for spender, sums in read_spending(connection, spenders, now=at).items():
             if sums.day < dollars:
                 message = f"the {spender.kind} {spender.name!r} has spent {sums.day:g} dollars on {day}"
                 raise InvalidInput(message, field="dollars", remedy="give at most that, or another --day")

@@ -33,13 +33,13 @@ from ragbandit.router.storage.access.spending import (
     change_dollars,
     count_dollars,
     lock,
+    read_spending,
     spenders_of,
-    spent,
 )
 from ragbandit.router.storage.access.turn_sums import (
     REACHED,
+    ensure_sums,
     is_turn,
-    kept_sums,
     refusal_of,
     spending_rows,
     turn_spenders,
@@ -87,7 +87,7 @@ def reserve(
     """
     with WriteTransaction(database) as (connection, moves):
         lock(connection, spenders)
-        check(spent(connection, spenders, now=now))
+        check(read_spending(connection, spenders, now=now))
         count_dollars(moves, spenders, dollars=dollars, now=now)
         reservation = Reservation(spenders=tuple(spenders), dollars=dollars, at=now)
         note(connection, reservation)
@@ -114,8 +114,8 @@ class _Sums:
 
     def __init__(self, connection: Connection, spenders: Collection[Spender], *, now: float) -> None:
         of_days = sorted((spender for spender in spenders if spender.kind not in TURN_KINDS), key=repr)
-        self._spent = spent(connection, of_days, now=now) if of_days else {}
-        self._sums = kept_sums(connection, [spender for spender in spenders if spender.kind in TURN_KINDS])
+        self._spent = read_spending(connection, of_days, now=now) if of_days else {}
+        self._sums = ensure_sums(connection, [spender for spender in spenders if spender.kind in TURN_KINDS])
         self._added = dict.fromkeys(spenders, 0.0)
         self._turns = dict.fromkeys(spenders, 0)
 

@@ -14,7 +14,7 @@ from ragbandit.router.storage.sql.tables import service_secrets
 DRAWS: Final = "draws"
 
 
-def known_secret(database: Database, *, name: str) -> bytes | None:
+def stored_secret(database: Database, *, name: str) -> bytes | None:
     """The store's secret with this name, 32 bytes; None if no process has made it yet."""
     with database.read() as connection:
         text = connection.execute(select(service_secrets.c.value).where(service_secrets.c.name == name)).scalar()
@@ -22,21 +22,19 @@ def known_secret(database: Database, *, name: str) -> bytes | None:
 
 
 def shared_secret(database: Database, *, name: str, now: float) -> bytes:
-    """The store's secret with this name, 32 random bytes; a missing secret is made."""
-    secret = known_secret(database, name=name)
+    """The store's secret with this name, 32 random bytes. Creates it if it is missing."""
+    secret = stored_secret(database, name=name)
     if secret is None:
         with database.write() as connection:
             row = {"name": name, "value": secrets.token_hex(32), "made_at": now}
             insert_new(connection, service_secrets, [row], key="name")
-        secret = known_secret(database, name=name)  # read again, since another process may have been faster
+        secret = stored_secret(database, name=name)  # read again, since another process may have been faster
     assert secret is not None
     return secret
 
 
-def drawn_for(purpose: str, decision_id: str, *, secret: bytes) -> float:
-    """A pseudorandom number in [0, 1) for choices about a decision besides its arm, such as whether it is judged.
-    Callers cannot predict it.
-    """
+def draw_number(purpose: str, decision_id: str, *, secret: bytes) -> float:
+    """A pseudorandom number in [0, 1), for example to choose decisions to judge. Callers cannot predict it."""
     # The space makes the number independent of the arm's draw, which hashes a text without a space.
     text = f"ragbandit {purpose}:{decision_id}".encode("utf-8", "surrogatepass")
     return (int.from_bytes(hmac.digest(secret, text, "sha256")[:8], "big") >> 11) * 2.0**-53

@@ -1,12 +1,12 @@
 """Dollars spent by tenants and API keys per day (UTC): on answers, on rewriting questions, on the judge, on embeddings.
 Sessions and tasks with a limit spend, too; their sums have no day (turn_sums.py).
 
-Calls change the sums by the verbs of reservations.py, and corrections.py changes them afterwards. Every sum is a row of
-`counters`, changed in the transaction that writes the outcome, so the sum is exact at once. The
-row's name is the day. Its label is a hash, since the name of a tenant may be longer than a label. What no outcome
-explains (rewriting, judging, embeddings, runs whose process ended, corrections) is also summed apart, in rows whose
-names end with OTHER, so that `verify` can compare the rest with the outcomes. Sessions and tasks have such rows too, so
-that a sum that is counted again has what killed runs may have cost.
+The functions of reservations.py change the sums with each call, and those of corrections.py change them afterwards.
+Every sum is a row of `counters`, changed in the transaction that writes the outcome, so the sum is exact at once. The
+row's name is the day. Its label is a hash, since the name of a tenant may be longer than a label. Dollars that no
+outcome explains (rewriting, judging, embeddings, runs whose process ended, corrections) are also summed in rows whose
+names end with OTHER, so that `verify` can compare the rest with the outcomes. Sessions and tasks have such rows, too:
+a sum that is counted again includes the possible cost of killed runs.
 """
 
 import hashlib
@@ -27,14 +27,16 @@ from ragbandit.shared.types import DecisionId, Period, SpenderKind
 UNIT: Final = 1e-9
 #: maximum dollars counted per outcome, so that wrong reports cannot overflow a 64-bit counter
 MOST_DOLLARS: Final = 10_000.0
+#: number of days whose sums are kept
 KEPT_DAYS: Final = 400
+#: start of the labels of all sums
 PREFIX: Final = "spent:"
 #: end of the name of a sum of dollars that no outcome explains
 OTHER: Final = "+"
 #: kinds of spenders whose sums have no day, and the names of these sums
 TURN_KINDS: Final[tuple[SpenderKind, ...]] = ("session", "task")
 DOLLARS, TURNS = SumName("dollars"), SumName("turns")
-#: estimates of answers that run or wait (reservations.py); `jobs_reserved` is an index of all that is read here
+#: query for the estimates of answers that run or are queued (reservations.py); it reads the index `jobs_reserved` only
 _RESERVED: Final = (
     "SELECT tenant, api_key, sum(reserved) AS sum FROM jobs WHERE reserved IS NOT NULL GROUP BY tenant, api_key"
 )
@@ -73,7 +75,7 @@ def spenders_of(tenant: str, *, key: str | None) -> list[Spender]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spent:
-    """Dollars spent in a UTC day and month, and the estimated dollars of answers that run or wait."""
+    """Dollars spent in a UTC day and month, and the estimated dollars of answers that run or are queued."""
 
     day: float = 0.0
     month: float = 0.0
@@ -82,7 +84,7 @@ class Spent:
     other: float = 0.0
 
     def of(self, period: Period) -> float:
-        """Dollars of the period, including estimated dollars of answers that run or wait."""
+        """Dollars of the period, including estimated dollars of answers that run or are queued."""
         return (self.day if period == "day" else self.month) + self.reserved
 
 
@@ -93,7 +95,7 @@ def change_dollars(moves: Moves, spenders: Sequence[Spender], *, before: float, 
 
 
 def lock(connection: Connection, spenders: Iterable[Spender]) -> None:
-    """Let one transaction at a time admit calls of these spenders. SQLite has one writer anyway."""
+    """Block other transactions that admit calls of these spenders, until the end. SQLite has one writer anyway."""
     if not connection.is_sqlite:
         for number in sorted({spender.lock for spender in spenders}):
             send(connection, "SELECT pg_advisory_xact_lock(?::bigint)", number)
@@ -115,10 +117,10 @@ def count_dollars(
             moves.add(Day(day + OTHER), amount, label=spender.label)
 
 
-def spent(
+def read_spending(
     connection: Connection, spenders: Sequence[Spender], *, now: float, without: DecisionId | None = None
 ) -> dict[Spender, Spent]:
-    """Dollars of each spender on the day and in the month of `now`, and in answers that run or wait.
+    """Dollars of each spender on the day and in the month of `now`, and in answers that run or are queued.
 
     without: a decision whose own estimate does not count. Reads a range of the primary key per spender.
     """

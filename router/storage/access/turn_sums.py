@@ -4,10 +4,10 @@ A sum is two rows of `counters`, DOLLARS and TURNS, with the label of its Spende
 decision adds its turn and its estimate. The transaction that stores the outcome replaces the estimate by the cost, and
 subtracts the turn if no model was asked (`is_turn`). Both transactions change existing sums and create none.
 
-The next question under a limit counts a missing sum from the rows of decisions and outcomes, and from the dollars that
-no outcome explains (spending.OTHER). Locks prevent lost changes. So sums may be deleted at any time: retention and
-erasure delete the sums of removed decisions, a correction of prices deletes all sums, and so does `ragbandit migrate`,
-because a process of an older release may have stored turns without counting.
+If a sum is missing, the next question under a limit computes it from the rows of decisions and outcomes, and from the
+dollars that no outcome explains (spending.OTHER). Locks prevent lost changes. So sums may be deleted at any time:
+retention and erasure delete the sums of removed decisions, a correction of prices deletes all sums, and so does
+`ragbandit migrate`, because a process of an older release may have stored turns without counting.
 """
 
 import json
@@ -16,15 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ragbandit.router.storage.access.corrections import corrections_of, hold_corrections
-from ragbandit.router.storage.access.spending import (
-    DOLLARS,
-    MOST_DOLLARS,
-    PREFIX,
-    TURN_KINDS,
-    TURNS,
-    UNIT,
-    Spender,
-)
+from ragbandit.router.storage.access.spending import DOLLARS, MOST_DOLLARS, PREFIX, TURN_KINDS, TURNS, UNIT, Spender
 from ragbandit.router.storage.rows.outcome_rows import own_cost
 from ragbandit.router.storage.sql.bulk_insert import Row, insert_rows, run_statement
 from ragbandit.router.storage.sql.connections import Connection
@@ -35,10 +27,10 @@ from ragbandit.shared.errors import LimitReached
 from ragbandit.shared.model_servers.failures import successor_of
 from ragbandit.shared.types import DIED, Cost, Decision, DecisionId, SpenderKind, SpendLimit
 
-#: maximum number of turns that are counted; of longer sessions the newest count
+#: maximum number of turns that are counted; in longer sessions the newest count
 MOST_TURNS: Final = 10_000
-#: `field` of the error of a question whose limit was reached while it was decided: the service decides it again, and
-#: results of tools are read again, as a turn that may leave its arm
+#: `field` of the error if a limit was reached while the question was decided. The service decides it again. A turn with
+#: results of tools may then get another arm.
 REACHED: Final = "limit"
 _OF_TASK: Final = "id IN (SELECT id FROM decisions WHERE turn_of = ? UNION ALL SELECT ?)"
 _OF_SESSION: Final = "session = ? AND tenant = ? AND api_key = ?"
@@ -55,7 +47,7 @@ _ENDED: Final = (
     "LEFT JOIN jobs j ON j.kind = 'answer' AND j.decision_id = d.id WHERE d.id IN ?"
 )
 _SUMS: Final = "SELECT label, name, value FROM counters WHERE label IN ? AND name IN ('dollars', 'turns') AND shard = 0"
-#: dollars that no outcome explains, since a day: the only sums of days that a session or task has (spending.OTHER)
+#: query for the dollars since a day that no outcome explains; a session or task has no other sums of days
 _OTHER: Final = "SELECT value FROM counters WHERE label = ? AND name >= ? AND name NOT IN ('dollars', 'turns')"
 _LABELS: Final = (
     "SELECT label FROM counters WHERE label > ? AND label < ? AND name = 'turns' AND shard = 0 ORDER BY label LIMIT ?"
@@ -67,14 +59,14 @@ _REACHED: Final = (
 _SPENDERS: Final = "SELECT id, tenant, api_key, session, turn_of FROM decisions WHERE id IN ?"
 #: end of the range of labels of spenders
 _END: Final = PREFIX[:-1] + ";"
-#: a sum that no limit has
+#: a sum that is never reached
 _NEVER: Final = 2**62
 #: number of sums that `verify` compares
 MOST_AT_ONCE: Final = 1_000_000
 
 
 def refusal_of(limit: SpendLimit, *, limits: Sequence[SpendLimit], field: str = "session_id") -> LimitReached:
-    """The error for a turn beyond a limit. limits: all limits of the question"""
+    """The error for a turn beyond a limit. limits: all limits of the question."""
     setting = f"conversation.{limit.kind}_limit.{limit.unit}"
     end = "end the task (POST /v1/sessions/ID/end)" if limit.kind == "task" else "begin another session"
     error = LimitReached(str(limit), field=field, remedy=f"{end}, or have the setting {setting} raised")
@@ -83,7 +75,7 @@ def refusal_of(limit: SpendLimit, *, limits: Sequence[SpendLimit], field: str = 
 
 
 class TurnSum(NamedTuple):
-    """Amounts that a session or task has used; answers that wait or run count by their estimates."""
+    """Amounts that a session or task has used; answers without an outcome yet count by their estimates."""
 
     turns: int = 0
     #: billionths of a dollar
@@ -97,7 +89,7 @@ NOTHING: Final = TurnSum()
 
 
 def session_spender(tenant: str, *, key: str | None, session: str) -> Spender:
-    """Keys of a tenant may use the same id for different sessions."""
+    """The spender of a session. It depends on the key: keys of a tenant may use the same id for different sessions."""
     return Spender("session", json.dumps([tenant, key, session]))
 
 
@@ -124,8 +116,9 @@ def spending_rows(connection: Connection, ids: Collection[str]) -> list[Row]:
 
 
 def is_turn(*, status: str | None, cost: Cost, stop_reason: str | None, is_replaced: bool) -> bool:
-    """Whether a decision counts as a turn: it waits, or a model was asked. A failed answer asked one if it cost
-    something, or if its processes died. is_replaced: whether another decision answers instead, which counts itself
+    """Whether a decision counts as a turn: it has no outcome yet, or a model was asked. A failed answer counts if it
+    cost something, or if its processes died. status: None without an outcome. is_replaced: whether another decision
+    answers instead, which counts itself
     """
     if status != "failed":
         return True
@@ -136,23 +129,23 @@ def is_turn(*, status: str | None, cost: Cost, stop_reason: str | None, is_repla
 def read_sums(connection: Connection, spenders: Collection[Spender]) -> dict[Spender, TurnSum]:
     """The sums of these spenders. A missing sum is computed, and not stored."""
     stored = stored_sums(connection, spenders)
-    return {spender: stored.get(spender) or _counted(connection, spender) for spender in spenders}
+    return {spender: stored.get(spender) or _computed_sum(connection, spender) for spender in spenders}
 
 
-def kept_sums(connection: Connection, spenders: Collection[Spender]) -> dict[Spender, TurnSum]:
-    """The sums of these spenders. A missing sum is computed and stored. In a write transaction that has locked them."""
+def ensure_sums(connection: Connection, spenders: Collection[Spender]) -> dict[Spender, TurnSum]:
+    """The sums of these spenders. A missing sum is computed and stored. Lock the spenders first (`spending.lock`)."""
     sums = stored_sums(connection, spenders)
     missing = [spender for spender in spenders if spender not in sums]
     if not missing:
         return sums
     ids = {key for spender in missing for key in _ids(connection, spender)}
-    if ids:  # an outcome that is being stored, or a lost run that is charged, has no sum to change: wait for it
+    if ids:  # a transaction that stores an outcome or charges a lost run now finds no sum to change: let it end first
         run_statement(connection, _LOCK, sorted(ids))
         run_statement(connection, _LOCK_JOBS, sorted(ids))
         hold_corrections(connection)
     rows = []
     for spender in missing:
-        sums[spender] = counted = _counted(connection, spender)
+        sums[spender] = counted = _computed_sum(connection, spender)
         for name, value in ((DOLLARS, counted.units), (TURNS, counted.turns)):
             rows.append({"label": spender.label, "name": name, "shard": 0, "value": value})
     insert_rows(connection, counters, sorted(rows, key=lambda row: (row["label"], row["name"])))
@@ -185,7 +178,7 @@ def _ids(connection: Connection, spender: Spender) -> list[str]:
     return [row["id"] for row in run_statement(connection, _IDS.format(where), *values, MOST_TURNS)]
 
 
-def _counted(connection: Connection, spender: Spender) -> TurnSum:
+def _computed_sum(connection: Connection, spender: Spender) -> TurnSum:
     """The sum, counted from the rows of its decisions."""
     ids = _ids(connection, spender)
     if not ids:
@@ -220,21 +213,21 @@ def add_turns_of(
 
 
 def forget_sums(moves: Moves, rows: Iterable[Row], *, kinds: Collection[SpenderKind] = TURN_KINDS) -> None:
-    """Let the next question of these decisions' sessions and tasks count again. rows: see `turn_spenders`"""
+    """Delete the sums of these decisions' sessions and tasks. rows: see `turn_spenders`"""
     for row in rows:
         for spender in turn_spenders(row, kinds=kinds):
             moves.forget_sum(spender.label)
 
 
 def forget_all_sums(connection: Connection) -> None:
-    """Let the next question of each session and task count again. After it a transaction only changes counters."""
+    """Delete all sums. It locks `counters`, so the transaction may lock no rows of other tables afterwards."""
     if not connection.is_sqlite:
         run_statement(connection, "SET LOCAL statement_timeout = 0")
         run_statement(connection, "LOCK TABLE counters IN EXCLUSIVE MODE")
     run_statement(connection, "DELETE FROM counters WHERE name IN ('dollars', 'turns') AND shard = 0")
 
 
-def turn_labels(connection: Connection) -> set[str]:
+def turn_sum_labels(connection: Connection) -> set[str]:
     """Labels of all sums."""
     return {row["label"] for row in run_statement(connection, _LABELS, PREFIX, _END, MOST_AT_ONCE)}
 
@@ -246,9 +239,9 @@ def reached_labels(connection: Connection, *, dollars: float | None, turns: int 
 
 
 def turn_difference(connection: Connection, spender: Spender) -> str | None:
-    """How a stored sum differs from its decisions; None if it does not. In a transaction that sees one state."""
+    """How a stored sum differs from its decisions; None if it does not. The transaction must read one snapshot."""
     stored = stored_sums(connection, [spender]).get(spender)
-    found = _counted(connection, spender)
+    found = _computed_sum(connection, spender)
     if stored is None or found.turns >= MOST_TURNS:
         return None
     if found.turns != stored.turns:

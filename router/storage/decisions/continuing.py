@@ -1,21 +1,18 @@
-"""Which earlier turn does a request continue? Five keys name it; KEYS says who makes each, and where it is stored.
+"""Finds the earlier turn that a request continues. Five keys can name it. KEYS has the function that makes each key and
+the column that stores it.
 
 A *turn* is a request with its answer, and a *task* is all turns that one decision decides. Results of tools continue
 the turn with the calls. A session, a conversation or an agent names a task and not a turn in it.
 
 1. Results of calls. They are accepted once (`take_answers`), so the turns that bring them form a chain.
-
 2. The text of an answer, in a chat without an id. Chats of several users may begin alike, so an answer is continued
    once, too, except by the same chat sent again.
-
-3. The previous response. The addition `responses` gives the request the session and the messages of that response, and
-   calls of that decision alone are looked for.
-
-4. The session, in a header or a field of the body. It names a task, for which the step `Tasks` looks by one statement
-   for all questions that are decided at once.
-
-5. The message id, in a header. It names the answer to this request, so that a rating that is fetched finds the
-   decision. No question is continued by it.
+3. The previous response. The addition `responses` gives the request the session and the messages of that response. Only
+   calls of that response's decision are considered.
+4. The session, in a header or a field of the body. It names a task. The step `Tasks` finds the tasks of all questions
+   that are decided together by one statement.
+5. The message id, in a header. It names the answer to this request, so that a later rating from another system finds
+   the decision. No request is continued by it.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -24,23 +21,14 @@ from typing import Any, Final
 
 from sqlalchemy import Column, select, update
 
-from ragbandit.router.storage.decisions.turns import continued_by, loop_of
+from ragbandit.router.storage.decisions.turns import loop_of, read_continues
 from ragbandit.router.storage.rows.conversion import body_hash
 from ragbandit.router.storage.sql.bulk_insert import run_statement
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes, units
 from ragbandit.shared.errors import Conflict, RagBanditError
-from ragbandit.shared.types import (
-    DERIVED,
-    ArmName,
-    Decision,
-    DecisionId,
-    Loop,
-    Outcome,
-    Query,
-    call_ids,
-)
+from ragbandit.shared.types import DERIVED, ArmName, Decision, DecisionId, Loop, Outcome, Query, call_ids
 
 _CALLS: Final = (
     "SELECT d.id, d.arm, d.request, d.turn_of, d.session, o.taken_by FROM outcomes o "
@@ -61,14 +49,14 @@ ANSWER: Final = "messages"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Key:
-    """A key of the answer that a request continues or rates. Its functions are below `ragbandit.router`."""
+    """A key of the answer that a request continues or rates. Paths of functions begin below `ragbandit.router`."""
 
-    #: function that makes it
+    #: function that makes the key
     made_by: str
     stored_in: Column[Any]
-    #: function that looks for it; None: an addition does
+    #: function that finds the answer by the key; None if an addition does
     found_by: str | None
-    #: `field` of the error of a second request with it; None: any number may have it
+    #: `field` of the error if a second request has the same key; None if any number of requests may have it
     once: str | None = None
 
 
@@ -118,7 +106,7 @@ def continuation_key(outcome: Outcome, *, request: str | None, session: str | No
     calls = call_ids(outcome)
     if not calls and (session is None or not session.startswith(DERIVED)):
         return None
-    conversation = continued_by(request).conversation
+    conversation = read_continues(request).conversation
     return calls_key(conversation, calls) if calls else answer_key(conversation, outcome.answer)
 
 
@@ -129,7 +117,7 @@ class EarlierTurn:
     session: str | None
     #: None if the request brings no results
     loop: Loop | None = None
-    #: the decision whose answer waits to be continued
+    #: the decision whose answer the request continues; None if the request brings results, or repeats a continuation
     answer: DecisionId | None = None
     #: the arm that made the calls and gets their results; None if the request brings no results
     arm: ArmName | None = None
@@ -156,7 +144,7 @@ def earlier_turn(
     calls: see `calls_key`; () if the request does not end with results. answered: key of the last answer, or None.
     calls_since, chats_since: older turns are left out. If `chats_since` is None, the request belongs to no task, or
         something else names the task.
-    arms: those that may get results. turns_most: largest number of a turn that brings some, from 2
+    arms: those that may get results. turns_most: largest `Loop.turn` of a turn with results, at least 2
     """
     with database.read() as connection:
         turn = _turn_of_calls(connection, calls, query=query, since=calls_since, arms=arms, turns_most=turns_most)
@@ -175,8 +163,8 @@ def _turn_of_calls(
     arms: Collection[ArmName],
     turns_most: int,
 ) -> EarlierTurn | None:
-    """The turn with the calls, if one outcome alone waits for these results. If none waits, and the same request came
-    before, the stored turn.
+    """The turn with the calls, if exactly one outcome has these calls and got no results yet. If all got results, the
+    stored turn that brought them in the same request. None otherwise.
     """
     if not keys:
         return None
@@ -184,14 +172,14 @@ def _turn_of_calls(
     named = "" if previous is None else " AND d.id = ?"
     values = [list(keys), since, *([] if previous is None else [previous]), _MOST_ALIKE]
     rows = run_statement(connection, _CALLS.format(named=named), *values)
-    waiting = [row for row in rows if row["taken_by"] is None]
-    if not waiting:
+    unanswered = [row for row in rows if row["taken_by"] is None]
+    if not unanswered:
         return _repeated(connection, [row["taken_by"] for row in rows], query=query)
-    calling = waiting[0]
+    calling = unanswered[0]
     first = calling["turn_of"] or calling["id"]
     before = loop_of(connection, calling["request"])
     began = run_statement(connection, "SELECT made_at FROM decisions WHERE id = ?", first)
-    if len(waiting) > 1 or not began or began[0]["made_at"] <= since:
+    if len(unanswered) > 1 or not began or began[0]["made_at"] <= since:
         return None
     number, arm = (1 if before is None else before.turn) + 1, ArmName(calling["arm"])
     if number > turns_most or arm not in arms or not (query.arms is None or arm in query.arms):
@@ -206,7 +194,7 @@ def _repeated(connection: Connection, turns: Sequence[str], *, query: Query) -> 
     """The stored turn with the same chat as `query`. A failed turn counts only if it has the same id as `query`."""
     chat = query.continues.chat
     for row in run_statement(connection, _REPEATED, list(turns), query.id) if turns and chat is not None else ():
-        if continued_by(row["request"]).chat == chat:
+        if read_continues(row["request"]).chat == chat:
             is_permitted = query.arms is None or row["arm"] in query.arms
             return EarlierTurn(session=None, same=DecisionId(row["id"])) if is_permitted else None
     return None
@@ -229,7 +217,7 @@ def _turn_of_chat(connection: Connection, keys: Sequence[str], *, query: Query, 
             return EarlierTurn(session=row.session, answer=row.id)
     taken_by = select(decisions.c.request).where(decisions.c.id.in_([row.taken_by for row in alike]))
     for request in connection.execute(taken_by).scalars():
-        if continued_by(request).conversation == query.continues.conversation:
+        if read_continues(request).conversation == query.continues.conversation:
             return EarlierTurn(session=alike[0].session)
     return None
 
@@ -252,13 +240,13 @@ def task_key(query: Query) -> str | None:
 
 def newest_tasks(database: Database, keys: Collection[str]) -> dict[str, OpenTask]:
     """Key -> newest task of the conversation, open or ended. Raises StoreError."""
-    with database.look() as connection:
+    with database.connection() as connection:
         rows = run_statement(connection, _NEWEST, sorted(keys))
     return {row.pop("key"): OpenTask(**row) for row in rows}
 
 
 def _continued(decision: Decision) -> tuple[str, str] | None:
-    """Returns (decision with the calls or the answer that this one continues, RESULTS or ANSWER); None if none."""
+    """Returns (decision whose calls or answer this one continues, RESULTS or ANSWER); None if it continues none."""
     continues = decision.query.continues
     if continues.loop is not None:
         return continues.loop.previous, RESULTS
@@ -266,8 +254,8 @@ def _continued(decision: Decision) -> tuple[str, str] | None:
 
 
 def take_answers(connection: Connection, new: Iterable[Decision]) -> dict[DecisionId, RagBanditError]:
-    """Mark the calls whose results new turns bring, and the answers that the turns continue. Deletes decisions if
-    another decision came first; returns decision -> error.
+    """Mark the calls and answers that new turns continue as taken. Deletes a decision if another one came first.
+    Returns deleted decision -> error.
     """
     ordered = list[tuple[str, DecisionId, str]]()
     for decision in new:

@@ -2,7 +2,7 @@
 
 1. reserve: the spending of budgets (`reserve_answers`), which refuses decisions beyond a spent budget.
 2. insert: rows of `decisions`. Then the revision of the versions is compared with the one that decided.
-3. refuse: `units` and `outcomes`. A turn whose place another request has taken meanwhile is deleted again.
+3. refuse: `units` and `outcomes`. A turn is deleted again if another request has meanwhile continued the same answer.
 4. queue: `waiting`, for each ledger, and `jobs`, for workers.
 5. count: `WriteTransaction` adds to the counters when the block ends.
 
@@ -25,7 +25,7 @@ from ragbandit.router.storage.access.turn_sums import add_turns_of, spending_row
 from ragbandit.router.storage.decisions import tasks
 from ragbandit.router.storage.decisions.continuing import take_answers
 from ragbandit.router.storage.jobs import answers
-from ragbandit.router.storage.rows.conversion import Row, canonical, decision_row, readable, without_words
+from ragbandit.router.storage.rows.conversion import Row, canonical, decision_row, read_decision, without_words
 from ragbandit.router.storage.rows.waiting import labels_in_use, waiting_row
 from ragbandit.router.storage.sql.bulk_insert import Rows, insert_rows, send, send_new
 from ragbandit.router.storage.sql.connections import Connection
@@ -47,21 +47,21 @@ class _OutdatedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Queues:
-    """Where new decisions wait, ledgers and the answer queue: functions that return what `send` has asked."""
+    """Queries whose results are needed to queue new decisions for ledgers and workers. They were sent by `send`."""
 
     #: see `labels_in_use`
     labels: Callable[[], set[str]]
-    #: by tenant, see `answers.read_turns`
-    turns: Mapping[str, Rows]
+    #: tenant -> positions in the answer queue, see `answers.read_positions`
+    positions: Mapping[str, Rows]
 
     @classmethod
     def of(
         cls, connection: Connection, group: Iterable[Decision], *, label: PolicyLabel, claims: Collection[str] = ()
     ) -> "_Queues":
-        """Ask; call this after the decisions were inserted. claims: ids of decisions that a process has claimed."""
+        """Send the queries, after the decisions were inserted. claims: ids of decisions that a process has claimed."""
         labels = labels_in_use(connection, label=label)
         for_workers = [decision for decision in group if decision.run_by == "worker"]
-        return cls(labels, answers.read_turns(connection, for_workers, claims=claims))
+        return cls(labels, answers.read_positions(connection, for_workers, claims=claims))
 
 
 class DecisionWrites:
@@ -124,7 +124,7 @@ class DecisionWrites:
     def replace(self, connection: Connection, successor: Decision, *, label: PolicyLabel, moves: Moves) -> None:
         """Store the decision that answers instead of a failed one, in the transaction of the failed outcome.
 
-        Its task, if it is a turn, was locked by `tasks.lock_task`. It waits in front of the answer queue.
+        It is put in front of the answer queue. If it is a turn, call `tasks.lock_task` first.
         """
         insert_rows(connection, decisions, [self.row(successor)])
         if successor.turn_of is not None:
@@ -175,10 +175,10 @@ def _insert(
     revision: int | None,
     claims: Collection[str],
 ) -> tuple[list[bool], _Queues]:
-    """Returns (whether each decision is new, what `_Queues.of` has asked). Raises _OutdatedError."""
+    """Returns (whether each decision is new, the sent queries). Raises _OutdatedError."""
     inserted = send_new(connection, decisions, rows, key="id")
     queues = _Queues.of(connection, group, label=label, claims=claims)
-    # Read after the waits for budgets and for the insertion, since the switch may be set meanwhile.
+    # Read after the locks of budgets and of the insertion, since the switch may be set while they block.
     stored = None if revision is None else send(connection, _REVISION, base)
     if stored is not None and next((row["revision"] for row in stored()), 0) != revision:
         raise _OutdatedError
@@ -186,7 +186,7 @@ def _insert(
 
 
 def _refuse(connection: Connection, new: Sequence[Decision]) -> dict[DecisionId, RagBanditError]:
-    """The new decisions whose answer another turn has continued, or whose task another request has begun or ended."""
+    """Returns errors of new decisions: another turn has continued the answer, or the task was begun or ended."""
     tasks.lock_tasks(connection, new)
     refused = take_answers(connection, new)
     return refused | tasks.store_tasks(connection, [decision for decision in new if decision.id not in refused])
@@ -202,7 +202,7 @@ def _queue(
     claims: Mapping[DecisionId, str] = MappingProxyType({}),
     reserved: Mapping[DecisionId, float] = MappingProxyType({}),
 ) -> None:
-    """Add new decisions to what ledgers wait for, and to the answer queue.
+    """Insert rows of `waiting` for new decisions, and jobs for workers.
 
     in_front, claims, reserved: see `answers.enqueue`.
     """
@@ -213,12 +213,12 @@ def _queue(
     in_use = sorted(queues.labels())
     rows = [waiting_row(decision, label=label) for decision in drawn for label in in_use]
     insert_rows(connection, waiting, rows)
-    moves.waiting(rows)
+    moves.count_waiting(rows)
     tasks.keep_open(connection, new)
     for_workers = [decision for decision in new if decision.run_by == "worker"]
     if for_workers:
         answers.enqueue(
-            connection, for_workers, turns=queues.turns, in_front=in_front, claims=claims, reserved=reserved
+            connection, for_workers, positions=queues.positions, in_front=in_front, claims=claims, reserved=reserved
         )
 
 
@@ -235,7 +235,7 @@ def stored_decisions(connection: Connection, ids: Iterable[str]) -> dict[str, tu
     if not listed:
         return {}
     rows = connection.execute(select(decisions).where(decisions.c.id.in_(listed))).mappings()
-    return {row["id"]: (readable(row), row["body_hash"]) for row in rows}
+    return {row["id"]: (read_decision(row), row["body_hash"]) for row in rows}
 
 
 def repeated_reply(stored: Decision | StoreError, stored_hash: str, *, request_hash: str) -> Decision | RagBanditError:

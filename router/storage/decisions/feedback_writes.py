@@ -20,10 +20,10 @@ from ragbandit.shared.errors import Conflict, NotFound, RagBanditError
 from ragbandit.shared.types import ERASED, DecisionId, Feedback, Receipt
 
 
-def judged_decision(
+def decision_of_feedback(
     connection: Connection, feedback_id: str, *, session: str, tenant: str
 ) -> tuple[DecisionId, float] | None:
-    """(decision of the session, when it was received) of a stored feedback with this id; None if there is none."""
+    """Returns (decision, time received) of the feedback with this id on a decision of the session, or None."""
     other_id = id_of_tenant({"id": feedback_id, "facts": None}, tenant=tenant)["id"]
     query = select(*feedback.c["decision_id", "received_at"]).join(decisions, decisions.c.id == feedback.c.decision_id)
     query = query.where(feedback.c.id.in_([feedback_id, other_id]))
@@ -40,7 +40,7 @@ def unknown_decision() -> NotFound:
 class _Item:
     feedback: Feedback
     row: dict[str, Any]
-    #: the decision's row of `waiting` in the ledger that decided; None if the decision is closed there
+    #: the decision's row of `waiting` in the ledger that decided; None if the ledger has learned or closed it
     waiting_row: Row | None
     is_new: bool = False
 
@@ -66,14 +66,15 @@ def write_feedback(
     number_transaction(connection)
     firsts = firsts_of(connection, {item.decision_id for item in group})
     group = [replace(item, decision_id=firsts.get(item.decision_id, item.decision_id)) for item in group]
-    decided = _decisions(connection, [item.decision_id for item in group])
+    query = "SELECT id, policy, tenant, facts FROM decisions WHERE id IN ?"
+    decided = {row["id"]: row for row in run_statement(connection, query, [item.decision_id for item in group])}
     policies = {key: row["policy"] for key, row in decided.items()}
     open_rows = {(row["decision_id"], row["policy"]): row for row in lock_waiting(connection, policies)()}
     items = []
     for given in group:
         waiting_row = open_rows.get((given.decision_id, policies.get(given.decision_id, "")))
         row = feedback_row(given) | {"late": waiting_row is None}
-        # The hash stays that of the whole feedback, so that repeated feedback is a duplicate.
+        # `body_hash` stays that of the whole feedback, so repeated feedback is a duplicate.
         if ERASED in object_or_empty(decided.get(given.decision_id, {}).get("facts")):
             row |= erased_feedback(row)
         items.append(_Item(feedback=given, row=row, waiting_row=waiting_row))
@@ -117,11 +118,6 @@ def _stored(connection: Connection, items: Sequence[_Item]) -> dict[str, Row]:
         FROM feedback JOIN decisions ON decisions.id = feedback.decision_id WHERE feedback.id IN ?
     """
     return {row["id"]: row for row in run_statement(connection, query, [item.row["id"] for item in items])}
-
-
-def _decisions(connection: Connection, ids: list[str]) -> dict[str, Row]:
-    query = "SELECT id, policy, tenant, facts FROM decisions WHERE id IN ?"
-    return {row["id"]: row for row in run_statement(connection, query, ids)}
 
 
 def _flag(

@@ -1,8 +1,8 @@
 """Stores a group of outcomes in one transaction. Its phases lock rows in this order; `add` calls them:
 
 1. lock: rows of `decisions`, then of `units` (the task of a successor), `outcomes` and `waiting`.
-2. insert: rows of `outcomes`, and flags of `waiting`. Second runs of a worker are only counted as spending.
-3. add: what a turn adds to the outcome of its decision (`turns.add_turns`).
+2. insert: rows of `outcomes`, and flags of `waiting`. The outcome of a second run is not stored; its cost is counted.
+3. add: each turn's outcome to the outcome of its decision (`turns.add_turns`).
 4. queue: `jobs` for the judge, the check and people's labels. A successor, which answers instead of a failed decision,
    is stored last.
 5. count: `WriteTransaction` adds to the counters when the block ends.
@@ -18,7 +18,7 @@ from ragbandit.router.storage.decisions import tasks
 from ragbandit.router.storage.decisions.continuing import continuation_key
 from ragbandit.router.storage.decisions.decision_writes import DecisionWrites
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
-from ragbandit.router.storage.decisions.turns import add_turns, continued_by, earlier_turns
+from ragbandit.router.storage.decisions.turns import add_turns, earlier_turns, read_continues
 from ragbandit.router.storage.jobs import answers
 from ragbandit.router.storage.jobs.scores import MAX_CHECKS, JudgeSample, add_jobs, add_labels, sample_outcomes
 from ragbandit.router.storage.rows.conversion import Row
@@ -26,7 +26,7 @@ from ragbandit.router.storage.rows.outcome_rows import KNOWN_REASONS, outcome_ro
 from ragbandit.router.storage.rows.waiting import WITH_FIRSTS, flag_waiting, lock_with_firsts
 from ragbandit.router.storage.sql.bulk_insert import insert_rows, send
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Moves, WriteTransaction, ask_kept
+from ragbandit.router.storage.sql.counters import Moves, WriteTransaction, send_stored_counts
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import outcomes
 from ragbandit.shared.errors import Conflict, RagBanditError
@@ -60,7 +60,7 @@ _NO_TEXTS: Final[dict[str, Any]] = dict.fromkeys(("answer", "trace", "error", "s
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scoring:
-    """Scores that new outcomes wait for. judge: None if judging is off. check: whether they wait for `reward.check`."""
+    """How new outcomes are scored. judge: None if judging is off. check: whether `reward.check` scores them."""
 
     judge: JudgeSample | None
     check: bool
@@ -72,11 +72,11 @@ class _Locked:
 
     #: decision id -> its columns, with the facts `parsed`
     decided: Mapping[str, Row]
-    #: decision id -> hash of its outcome's body, of stored outcomes and of those that are inserted
+    #: decision id -> hash of its outcome's body, for stored outcomes and new ones
     hashes: dict[str, str]
     #: rows of `waiting`: decisions that no ledger has learned or closed; see `lock_with_firsts`
     unlearned: Callable[[], Sequence[Row]]
-    #: counters; {} unless outcomes wait for scores
+    #: counters; {} if outcomes are not scored
     counts: Callable[[], Mapping[str, int]]
 
 
@@ -119,7 +119,7 @@ class OutcomeWrites:
         scoring: Scoring,
         moves: Moves,
     ) -> None:
-        """Let outcomes wait for the judge, the check and labels."""
+        """Insert jobs of the judge, the check and labels."""
         counts = locked.counts()
         if scoring.judge is not None:
             requests = {key: JudgeRequest.of(row["parsed"]) for key, row in locked.decided.items()}
@@ -148,13 +148,13 @@ def _lock(
     if successor is not None and successor.turn_of is not None:
         tasks.lock_task(connection, successor)
     stored = send(connection, LOCK_OUTCOMES, ids, ids)
-    waits = lock_with_firsts(connection, ids)
+    unlearned = lock_with_firsts(connection, ids)
     is_counted = scoring.judge is not None or scoring.check
     return _Locked(
-        counts=ask_kept(connection, label=label) if is_counted else dict[str, int],
+        counts=send_stored_counts(connection, label=label) if is_counted else dict[str, int],
         decided={row["id"]: {**row, "parsed": object_or_empty(row["facts"])} for row in decided()},
         hashes={row["decision_id"]: row["body_hash"] for row in stored()},
-        unlearned=waits,
+        unlearned=unlearned,
     )
 
 
@@ -169,7 +169,7 @@ def _insert(
 ) -> list[tuple[Outcome, Row]]:
     """Insert the outcomes that are new. Returns them with their rows. kinds: see `settle_answers`"""
     new = list[tuple[Outcome, Row]]()
-    again = list[Outcome]()  # second runs: they have no row, but were paid for
+    again = list[Outcome]()  # outcomes of second runs are not stored, but were paid for
     for outcome, row in zip(group, rows, strict=True):
         key, decision = outcome.decision_id, locked.decided.get(outcome.decision_id)
         if decision is None:
@@ -187,7 +187,7 @@ def _insert(
         keys = {outcome.decision_id for outcome, _ in new}
         flagged = [row for row in locked.unlearned() if row["decision_id"] in keys]
         flag_waiting(connection, flagged, moves=moves, has_outcome=True)
-        by_workers = [outcome.decision_id for outcome, _ in new if _is_of_workers(locked.decided[outcome.decision_id])]
+        by_workers = [key for key in keys if locked.decided[key]["run_by"] == "worker"]
         removed = answers.remove(connection, by_workers)
         reserved = {row["decision_id"]: row["reserved"] or 0 for row in removed()} if kinds else {}
         settle_answers(moves, map(itemgetter(0), new), rows=locked.decided, kinds=kinds, reserved=reserved)
@@ -197,7 +197,7 @@ def _insert(
 def _add_turns_to_outcomes(
     connection: Connection, new: Sequence[tuple[Outcome, Row]], *, locked: _Locked
 ) -> list[Outcome]:
-    """Add turns to the outcomes of their decisions. Returns the outcomes that can be scorable: each is whole now."""
+    """Add turns to the outcomes of their decisions. Returns outcomes to score: of new decisions and of ended loops."""
     scorable, of_tasks = list[Outcome](), list[str]()
     turns = list[tuple[Outcome, Row, DecisionId]]()
     for outcome, row in new:
@@ -207,12 +207,12 @@ def _add_turns_to_outcomes(
             continue
         if TaskTurn.key in decision["parsed"]:
             of_tasks.append(outcome.decision_id)
-        if continued_by(decision["request"]).failed is None:
+        if read_continues(decision["request"]).failed is None:
             scorable.append(outcome)
     if of_tasks:
         turns += earlier_turns(connection, of_tasks, without={outcome.decision_id for outcome, _, _ in turns})
     if turns:
-        scorable += add_turns(connection, turns, waits=set(map(_DECISION_ID, locked.unlearned())))
+        scorable += add_turns(connection, turns, unlearned=set(map(_DECISION_ID, locked.unlearned())))
     return scorable
 
 
@@ -227,13 +227,9 @@ def _blank(outcome: Row) -> dict[str, Any]:
     return _NO_TEXTS if is_known else {**_NO_TEXTS, "stop_reason": ERASED}
 
 
-def _is_of_workers(decision: Row) -> bool:
-    return bool(decision["run_by"] == "worker")
-
-
 def _is_foreign(outcome: Outcome, decision: Row) -> bool:
     """Whether a caller reports an outcome of a decision that our workers run. decision: with the column `run_by`."""
-    return outcome.run_by == "caller" and _is_of_workers(decision)
+    return bool(outcome.run_by == "caller" and decision["run_by"] == "worker")
 
 
 def _reply(outcome: Outcome, body_hash: str, *, locked: _Locked) -> Literal[False] | RagBanditError:

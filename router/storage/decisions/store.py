@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Final, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from sqlalchemy import RowMapping, Table, exists, select
 
@@ -21,7 +21,7 @@ from ragbandit.router.storage.decisions.continuing import newest_tasks, task_key
 from ragbandit.router.storage.decisions.decision_writes import DecisionWrites, stored_decisions
 from ragbandit.router.storage.decisions.outcome_writes import OutcomeWrites, Scoring
 from ragbandit.router.storage.jobs.scores import JudgeSample
-from ragbandit.router.storage.rows.conversion import Row, decision_value, feedback_value, readable, reward_value
+from ragbandit.router.storage.rows.conversion import Row, decision_value, feedback_value, read_decision, reward_value
 from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value
 from ragbandit.router.storage.rows.waiting import with_open_turn
 from ragbandit.router.storage.sql.bulk_insert import run_statement
@@ -71,9 +71,9 @@ class DecisionRecord:
     learned_seq: int | None
     #: why the decision was closed or quarantined, or what the caller has to send before it can be learned
     reason: str | None
-    #: time of the decision, of a turn that of its decision; and the end of its task while a ledger waits for it, None
-    #: for one turn; seconds since 1970
+    #: time of the decision, for a turn that of its decision, seconds since 1970
     begun_at: float
+    #: end of its task, seconds since 1970; None without a task, and once a ledger has learned or closed the decision
     open_until: float | None = None
 
 
@@ -86,10 +86,6 @@ class AnswerTask:
     answered: bool
     #: whether a caller asked to cancel the decision
     cancelled: bool
-
-
-#: tables that have a decision's row of a ledger, by its state: learned, closed, waiting
-_PLACES: Final = (updates, closures, waiting)
 
 
 class DecisionStore:
@@ -107,13 +103,13 @@ class DecisionStore:
         expected: ExpectedDollars | None = None,
         turn_kinds: Collection[SpenderKind] = TURN_KINDS,
     ) -> None:
-        """text: the setting log.text. judge: None if judging is off. check: whether outcomes wait for `reward.check`.
+        """text: the setting log.text. judge: None if judging is off. check: whether `reward.check` scores outcomes.
 
         expected: estimates the dollars of a decision's answer, which limits count until its outcome is stored
 
         context: keys of a question's context that are stored even if texts are not
 
-        turn_kinds: kinds of the sums of sessions and tasks that may exist; others cost no statement
+        turn_kinds: kinds of sums of sessions and tasks that may exist; no statement is run for other kinds
         """
         self.database, self.label = database, label
         #: label of the configured policy, which versions refer to
@@ -144,8 +140,7 @@ class DecisionStore:
 
         A repeated id gets its stored decision, or Conflict if the request differs. A tool turn gets Conflict if another
         turn has brought the same tool results, and so does a first turn if another one has begun the task. A decision
-        beyond a spent budget gets the budget's refusal. claims: see
-        `answers.enqueue`.
+        beyond a spent budget gets the budget's refusal. claims: see `answers.enqueue`.
 
         revision: revision of versions and kill switch. If the store has another one, nothing is stored, and every
             decision gets Conflict with the field OUTDATED
@@ -154,11 +149,11 @@ class DecisionStore:
 
     def decisions_by_id(self, ids: Iterable[DecisionId]) -> dict[str, tuple[Decision | StoreError, str]]:
         """Id -> (stored decision, or StoreError for an unreadable row; hash of its request), without unknown ids."""
-        with self.database.look() as connection:
+        with self.database.connection() as connection:
             return stored_decisions(connection, ids)
 
     def tenants_by_id(self, ids: Iterable[str]) -> dict[str, str]:
-        with self.database.look() as connection:
+        with self.database.connection() as connection:
             rows = run_statement(connection, "SELECT id, tenant FROM decisions WHERE id IN ?", list(ids))
         return {row["id"]: row["tenant"] for row in rows}
 
@@ -169,11 +164,11 @@ class DecisionStore:
             exists().where(outcomes.c.decision_id == decisions.c.id).label("answered"),
             exists().where(cancellations.c.decision_id == decisions.c.id).label("cancelled"),
         ).where(decisions.c.id == decision_id)
-        with self.database.look() as connection:
+        with self.database.connection() as connection:
             row = connection.execute(query).mappings().first()
         if row is None:
             return None
-        return AnswerTask(decision=readable(row), answered=row["answered"], cancelled=row["cancelled"])
+        return AnswerTask(decision=read_decision(row), answered=row["answered"], cancelled=row["cancelled"])
 
     def add_outcome(self, outcome: Outcome, *, successor: Decision | None = None) -> bool:
         """Like `add_outcomes`, for one outcome. Raises NotFound or Conflict."""
@@ -206,20 +201,20 @@ class DecisionStore:
     def has_outcome(self, outcome: Outcome) -> bool:
         """Whether an outcome with the same body is stored."""
         query = select(outcomes.c.body_hash).where(outcomes.c.decision_id == outcome.decision_id)
-        with self.database.look() as connection:
+        with self.database.connection() as connection:
             return bool(connection.execute(query).scalar() == outcome_row(outcome)["body_hash"])
 
-    def with_outcome(self, ids: Iterable[str]) -> list[str]:
+    def ids_with_outcome(self, ids: Iterable[str]) -> list[str]:
         """The ids whose decisions have an outcome."""
-        with self.database.look() as connection:
+        with self.database.connection() as connection:
             rows = run_statement(connection, "SELECT decision_id FROM outcomes WHERE decision_id IN ?", list(ids))
         return [row["decision_id"] for row in rows]
 
     def outcomes_by_id(self, ids: Iterable[str]) -> dict[str, Outcome | StoreError]:
         """Decision id -> stored outcome, or StoreError for an unreadable row."""
-        with self.database.look() as connection:
+        with self.database.connection() as connection:
             rows = connection.execute(select(outcomes).where(outcomes.c.decision_id.in_(list(ids)))).mappings()
-            return {row["decision_id"]: readable_outcome(row) for row in rows}
+            return {row["decision_id"]: read_outcome(row) for row in rows}
 
     def add_feedback(
         self, group: Sequence[Feedback], *, also: Callable[[Connection, Moves], object] | None = None
@@ -242,12 +237,12 @@ class DecisionStore:
     ) -> tuple[DecisionId, float | None] | None:
         """The decision for which feedback on this session counts, see `tasks.newest_decision`; None if there is none.
 
-        Returns (decision, when this feedback was received if it is stored). feedback_id: id of the feedback. If it is
-        stored, the request is repeated, and the stored feedback's decision is returned.
+        Returns (decision, time at which the feedback was received; None if it is not stored). feedback_id: id of the
+        feedback. If it is stored, the request is a repetition, and gets the stored feedback's decision.
         """
         with self.database.read() as connection:
             if feedback_id is not None:
-                judged = feedback_writes.judged_decision(connection, feedback_id, session=session, tenant=tenant)
+                judged = feedback_writes.decision_of_feedback(connection, feedback_id, session=session, tenant=tenant)
                 if judged is not None:
                     return judged
             newest = tasks.newest_decision(connection, session=session, tenant=tenant, api_key=api_key)
@@ -285,15 +280,16 @@ class DecisionStore:
             query = select(feedback).where(feedback.c.decision_id == first)
             query = query.order_by(feedback.c.received_at, feedback.c.id)
             feedback_rows = connection.execute(query).mappings().all()
-            learned, closed, open_row = (self._row_in(connection, table, first) for table in _PLACES)
+            tables = updates, closures, waiting
+            learned, closed, open_row = (self._row_in(connection, table, first) for table in tables)
             begun_at = row["made_at"]
             if row["turn_of"] is not None:
                 query = select(decisions.c.made_at).where(decisions.c.id == first)
                 begun_at = connection.execute(query).scalar() or begun_at
             has_open_turn = open_row is not None and bool(with_open_turn(connection, [decision_id]))
-        waits = "waiting for a worker's answer to a later turn" if has_open_turn else None
+        reason = "waiting for a worker's answer to a later turn" if has_open_turn else None
         if open_row is not None and is_missing_outcome(open_row):
-            waits = "waiting for an outcome: report it by POST /v1/outcomes or Router.outcome(...)"
+            reason = "waiting for an outcome: report it by POST /v1/outcomes or Router.outcome(...)"
         try:
             return DecisionRecord(
                 decision=decision_value(row),
@@ -303,7 +299,7 @@ class DecisionStore:
                 state=_state(learned, closed),
                 reward=None if learned is None else reward_value(learned),
                 learned_seq=None if learned is None else learned["seq"],
-                reason=waits if closed is None else closed["reason"],
+                reason=reason if closed is None else closed["reason"],
                 begun_at=begun_at,
                 open_until=None if open_row is None else open_row["open_until"],
             )
@@ -323,7 +319,7 @@ def _state(learned: Row | None, closed: Row | None) -> DecisionState:
     return "waiting"
 
 
-def readable_outcome(row: Row) -> Outcome | StoreError:
+def read_outcome(row: Row) -> Outcome | StoreError:
     try:
         return outcome_value(row)
     except (ValueError, TypeError, KeyError) as error:

@@ -1,9 +1,9 @@
 """Tasks: all turns of a conversation that one decision decides.
 
 The table `units` has the newest task of each conversation: its decision, and the arm that its next turn gets. The row
-is inserted in the transaction of the decision, and its key is unique, so of several first turns at once one becomes the
-decision, and the others become turns of it. A task has ended when `until` is over. Ledgers learn its decision then:
-`waiting.open_until` has the same time.
+is inserted in the transaction of the decision, and its key is unique. So if several first turns arrive at once, one
+becomes the decision, and the others become turns of it. A task has ended when `until` is over. Ledgers learn its
+decision then: `waiting.open_until` has the same time.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,8 +12,8 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, or_, select, update
 
 from ragbandit.router.storage.decisions.continuing import give_back_answers, task_key
-from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts, may_be
-from ragbandit.router.storage.rows.waiting import lock_rows, take_out
+from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts, or_unfilled
+from ragbandit.router.storage.rows.waiting import delete_waiting, lock_rows
 from ragbandit.router.storage.sql.bulk_insert import insert_into, send
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
@@ -23,10 +23,11 @@ from ragbandit.shared.types import Decision, DecisionId, TaskTurn
 
 #: `field` of the error of a first turn if another request has meanwhile begun the task
 TAKEN: Final = "unit"
-#: number of newest decisions of a session that are looked at, and of those that are read at once
-READ: Final = 10_000
+#: maximum number of decisions of a session that are read, newest first
+MOST_READ: Final = 10_000
+#: number of rows that are fetched at once
 _PAGE: Final = 100
-#: `units.turns` of a task that was ended, so that a turn which is decided before and stored later does not open it
+#: `units.turns` of an ended task. A turn that was decided before and is stored later must not open it again.
 ENDED: Final = 0
 #: reason of the closure of a decision whose task a budget ended
 STOPPED: Final = "a budget stopped the task"
@@ -89,17 +90,14 @@ def lock_task(connection: Connection, successor: Decision) -> None:
 
 
 def move_task(connection: Connection, successor: Decision) -> None:
-    """Let the next turns of a task keep the arm of a turn that another arm answers after a failure."""
-    moved = update(units).where(*_task_of(successor), units.c.until > successor.made_at)
+    """Give the next turns of a task the arm of the successor, which answers instead of a failed turn."""
+    is_open = units.c.first == successor.turn_of, units.c.until > successor.made_at
+    moved = update(units).where(units.c.key == task_key(successor.query), *is_open)
     connection.execute(moved.values(arm=successor.arm))
 
 
-def _task_of(turn: Decision) -> tuple[ColumnElement[bool], ...]:
-    return units.c.key == task_key(turn.query), units.c.first == turn.turn_of
-
-
 def keep_open(connection: Connection, new: Iterable[Decision]) -> None:
-    """Let ledgers wait for the end of the tasks of these new turns, unless they have closed the decision."""
+    """Let ledgers wait for the new ends of the tasks of these turns, unless they have closed the decision."""
     ends = dict[str, float]()
     for decision in new:
         fact = TaskTurn.of(decision.facts)
@@ -116,9 +114,7 @@ def _set_ends(connection: Connection, ends: Mapping[str, float]) -> None:
 
 
 def end_tasks(connection: Connection, firsts: Sequence[str], *, now: float) -> list[str]:
-    """End the open tasks of these decisions. Returns the decisions whose tasks were open. Turns decided before and
-    stored later do not open them again.
-    """
+    """End the open tasks of these decisions, see ENDED. Returns the decisions whose tasks were open."""
     send(connection, _LOCK_BY_FIRST, [*firsts])
     is_open = (units.c.first.in_(firsts), units.c.until > now, units.c.turns != ENDED)
     ended = update(units).where(*is_open).values(until=now, turns=ENDED)
@@ -129,18 +125,18 @@ def end_tasks(connection: Connection, firsts: Sequence[str], *, now: float) -> l
 
 
 def stop_tasks(connection: Connection, firsts: Sequence[str], *, moves: Moves, now: float) -> None:
-    """End the open tasks of these decisions, and close the decisions: a budget refused a turn, so their quality is
-    unknown, and nobody may learn that the arm failed.
+    """End the open tasks of these decisions, and close the decisions without learning them: a budget has refused a
+    turn, so their quality is unknown, which is not a failure of the arm.
     """
     stopped = end_tasks(connection, firsts, now=now)
     if not stopped:
         return
-    rows = take_out(connection, waiting.c.decision_id.in_(stopped), moves=moves)
+    rows = delete_waiting(connection, waiting.c.decision_id.in_(stopped), moves=moves)
     common = {"state": "closed", "field": None, "reason": STOPPED, "made_at": now}
     closed = [{"policy": row["policy"], "decision_id": row["decision_id"], **common} for row in rows]
     if closed:
         connection.execute(closures.insert(), closed)
-        moves.closures(closed)
+        moves.count_closures(closed)
 
 
 def decisions_of_session(session: str, *, tenant: str, api_key: str | None) -> list[ColumnElement[bool]]:
@@ -165,11 +161,11 @@ def newest_decision(
     """
     of_session = decisions_of_session(session, tenant=tenant, api_key=api_key)
     waits = select(waiting.c.decision_id).where(waiting.c.decision_id == decisions.c.id).exists()
-    is_task = may_be(decisions.c.task_until.is_not(None))
+    is_task = or_unfilled(decisions.c.task_until.is_not(None))
     query = select(decisions.c.id, *FACT_COLUMNS, is_task.label("may_be_task"))
     # A session may have many decisions of one turn, such as an agent's small requests, and many tasks of sub-agents.
     order = (is_task.desc(), waits.desc(), decisions.c.made_at.desc(), decisions.c.id.desc())
-    query = query.where(*of_session).order_by(*order).limit(READ).execution_options(yield_per=_PAGE)
+    query = query.where(*of_session).order_by(*order).limit(MOST_READ).execution_options(yield_per=_PAGE)
     newest, highest = None, (False, False)
     with connection.execute(query) as result:
         for row in result.mappings():

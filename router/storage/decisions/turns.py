@@ -4,9 +4,9 @@
 The arm of a turn is not drawn, so no ledger has a row for it. Its cost is added to the outcome of the decision.
 Feedback on a turn counts for the decision.
 
-Results of tool calls are turns in any case: they go to the arm that made the calls. The loop that the decision began
-has one answer, so the decision's outcome gets the newest answer of this loop. All other turns belong to tasks (see
-`tasks`), and a task's decision keeps the answer to its own question. How a request finds its turn: see `continuing`.
+Results of tool calls are always turns: they go to the arm that made the calls. The loop that the decision began has one
+answer, so the decision's outcome gets the newest answer of this loop. All other turns belong to tasks (see `tasks`),
+and a task's decision keeps the answer to its own question. `continuing` finds the turn that a request continues.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -56,17 +56,17 @@ _STATE: Final = ("status", "answer", "stop_reason", "error", "sources")
 _CHANGED: Final = (*_STATE, "trace", "cost", "steps")
 
 
-def continued_by(request: str | None) -> Continues:
+def read_continues(request: str | None) -> Continues:
     """The `Continues` of a stored decision; empty if it is unreadable. request: the column `decisions.request`"""
     return continues_of(client_records_of(request))
 
 
 def loop_of(connection: Connection, request: str | None) -> Loop | None:
-    """The loop of a turn, or of the turn that it replaces after a failure; None if it brings no results."""
-    continues = continued_by(request)
+    """The loop of a turn, or of the turn that it replaces after a failure; None if it has no results of calls."""
+    continues = read_continues(request)
     if continues.failed is not None:
         rows = run_statement(connection, "SELECT request FROM decisions WHERE id = ?", continues.failed.first)
-        continues = continued_by(rows[0]["request"] if rows else None)
+        continues = read_continues(rows[0]["request"] if rows else None)
     return continues.loop
 
 
@@ -112,7 +112,7 @@ def own_events(trace: Sequence[TraceEvent]) -> tuple[TraceEvent, ...]:
 def earlier_turns(
     connection: Connection, firsts: Sequence[str], *, without: Collection[str]
 ) -> list[tuple[Outcome, Row, DecisionId]]:
-    """Turns of these decisions whose outcomes were stored before the decision had one: for `add_turns`.
+    """Turns of these decisions whose outcomes were stored before the decision had one, as `add_turns` takes them.
 
     without: turns whose outcomes are stored together with their decisions' outcomes
     """
@@ -126,13 +126,13 @@ def earlier_turns(
 
 
 def add_turns(
-    connection: Connection, turns: Sequence[tuple[Outcome, Row, DecisionId]], *, waits: Collection[str]
+    connection: Connection, turns: Sequence[tuple[Outcome, Row, DecisionId]], *, unlearned: Collection[str]
 ) -> list[Outcome]:
-    """Add the outcome of each turn to its decision's outcome. Decisions are given by id. Returns outcomes of loops that
-    ended.
+    """Add the outcome of each turn to its decision's outcome. Returns the outcomes of decisions whose loop has ended.
 
-    turns: (outcome, its row with `decisions.request`, decision). waits: decisions for which a ledger waits. A turn of
-    any other decision comes too late: its cost is stored apart.
+    turns: (outcome, its row with `decisions.request`, id of the decision)
+    unlearned: decisions that a ledger has not closed yet. A turn of another decision comes too late: only its cost is
+        added, to the part LATE of the decision's cost.
     """
     finished = []
     for outcome, turn_row, first in sorted(turns, key=lambda turn: turn[2]):  # in the order of `take_answers`
@@ -140,7 +140,7 @@ def add_turns(
         row = connection.execute(query).mappings().first()
         if row is None:
             continue
-        if first not in waits:
+        if first not in unlearned:
             late = with_late(row["cost"], turn=outcome)
             connection.execute(update(outcomes).where(outcomes.c.decision_id == first).values(cost=late))
             continue

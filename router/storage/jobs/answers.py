@@ -1,12 +1,13 @@
 """Answer queue: the jobs of decisions that wait for a worker or are run by one.
 
 The transaction that stores a decision inserts its job. The transaction that stores its outcome, or closes the decision,
-deletes the job. So no decision is lost or answered twice. Worker processes claim the job with the lowest turn.
+deletes the job. So no decision is lost or answered twice. Worker processes claim the job with the lowest position in
+the queue (the column `turn`).
 
-Tenants take turns, by start-time fair queueing with one unit per decision (Goyal, Vin and Cheng 1997): a new decision
-gets the turn that is next in the queue, or the turn after its tenant's last waiting decision if that is later. So a
-tenant with a thousand decisions delays the first decision of another tenant by one. Every step reads a few rows of an
-index.
+The queue is fair to tenants: start-time fair queueing with one unit per decision (Goyal, Vin and Cheng 1997). A new
+decision gets the position that is claimed next, or the position after its tenant's last unclaimed decision if that is
+later. So a tenant with a thousand decisions delays the first decision of another tenant by one. Every step reads a few
+rows of an index.
 """
 
 import json
@@ -35,14 +36,14 @@ _FIELDS, _DIALECT, _HEADERS = "chat", "dialect", "headers"
 #: key among the fields that marks the dialect "messages", and has the headers, in stores of earlier commits
 _MARK: Final = "anthropic_headers"
 _IS_ANSWER: Final = jobs.c.kind == "answer"
-_WAITS: Final = jobs.c.claimed_by.is_(None)
+_IS_FREE: Final = jobs.c.claimed_by.is_(None)
 _HAS_RUN: Final = jobs.c.tries > 0
-#: turn of decisions that a process claimed when they were stored, or that were moved to the front; other decisions have
-#: turns above it
+#: position of decisions that a process claimed when they were stored, or that were moved to the front; other decisions
+#: have higher positions
 _FRONT: Final = 0
-#: dialect -> query for the time and two turns, which are places in the queue. upcoming: the next turn, or the last one
-#: that was claimed if nothing waits (1 before the first). last: highest turn of the tenant's waiting decisions, or 0
-_TURNS: Final = {
+#: dialect -> query for the time and two positions. upcoming: the position that is claimed next; if no decision is free,
+#: the highest claimed one, or 1. last: highest position of the tenant's free decisions, or 0
+_POSITIONS: Final = {
     dialect: f"""
     SELECT {now} AS now, coalesce(
         (SELECT turn FROM jobs WHERE kind = 'answer' AND claimed_by IS NULL AND turn > {_FRONT} ORDER BY turn LIMIT 1),
@@ -55,32 +56,32 @@ _TURNS: Final = {
 }
 
 
-def read_turns(
+def read_positions(
     connection: Connection, decisions: Iterable[Decision], *, claims: Collection[str] = ()
 ) -> Mapping[str, Rows]:
-    """Ask, as by `send`, for the time, and for the turns at which `enqueue` may insert unclaimed decisions."""
-    waiting = {decision.query.tenant for decision in decisions if decision.id not in claims}
-    turns, now = dict[str, Rows](), f"SELECT {CLOCK[connection.dialect.name]} AS now"
+    """Send queries for the positions of decisions not in `claims`. Returns tenant -> function that returns the rows."""
+    unclaimed = {decision.query.tenant for decision in decisions if decision.id not in claims}
+    positions, now = dict[str, Rows](), f"SELECT {CLOCK[connection.dialect.name]} AS now"
     for tenant in {decision.query.tenant: None for decision in decisions}:
-        asked = (_TURNS[connection.dialect.name], tenant) if tenant in waiting else (now,)
-        turns[tenant] = send(connection, *asked)
-    return turns
+        query = (_POSITIONS[connection.dialect.name], tenant) if tenant in unclaimed else (now,)
+        positions[tenant] = send(connection, *query)
+    return positions
 
 
 def enqueue(
     connection: Connection,
     decisions: Iterable[Decision],
     *,
-    turns: Mapping[str, Rows],
+    positions: Mapping[str, Rows],
     in_front: bool = False,
     claims: Mapping[DecisionId, str] = MappingProxyType({}),
     reserved: Mapping[DecisionId, float] = MappingProxyType({}),
 ) -> None:
     """Insert decisions, in the transaction that stores them.
 
-    turns: from `read_turns`, in the same transaction
+    positions: from `read_positions`, in the same transaction
     in_front: whether workers take these decisions next
-    claims: decision id -> key of the process that runs the decision; other decisions wait for a worker
+    claims: decision id -> key of the process that runs the decision; workers may claim other decisions
     reserved: decision id -> estimated dollars of its answer
     """
     by_tenant: dict[str, list[Decision]] = {}
@@ -88,10 +89,10 @@ def enqueue(
         by_tenant.setdefault(decision.query.tenant, []).append(decision)
     rows = []
     for tenant, group in by_tenant.items():
-        (row,) = turns[tenant]()
-        # A claimed decision begins now, so it needs no turn; if its process ends, it goes first.
-        waits = "upcoming" in row and not in_front
-        following = count(max(row["upcoming"], row["last"] + 1)) if waits else repeat(_FRONT)
+        (row,) = positions[tenant]()
+        # A claimed decision begins now. If its process ends, it is the next.
+        needs_position = "upcoming" in row and not in_front
+        following = count(max(row["upcoming"], row["last"] + 1)) if needs_position else repeat(_FRONT)
         rows += [
             {
                 "kind": "answer",
@@ -133,8 +134,8 @@ def _conversation(facts: Mapping[str, Any]) -> Conversation:
 
 
 def remove(connection: Connection, ids: Collection[str], *, running: bool = True) -> Rows:
-    """Delete jobs, in the transaction that stores outcomes or closes decisions, as by `send`. Returns a function that
-    returns their decisions and estimates. running: delete claimed ones, too.
+    """Send the deletion of jobs, in the transaction that stores outcomes or closes decisions. Returns a function that
+    returns their decisions and estimates. running: whether claimed jobs are deleted, too.
     """
     if not ids:
         return list
@@ -150,15 +151,15 @@ def erase_chats(connection: Connection, ids: Collection[str]) -> None:
 
 
 def move_to_front(connection: Connection, decision_id: str) -> bool:
-    """Let this decision be claimed next. Returns whether the queue has it, waiting or claimed."""
-    turn = case((_WAITS, _FRONT), else_=jobs.c.turn)
+    """Let this decision be claimed next. Returns whether the queue has it, claimed or not."""
+    turn = case((_IS_FREE, _FRONT), else_=jobs.c.turn)
     moved = update(jobs).where(_IS_ANSWER, jobs.c.decision_id == decision_id).values(turn=turn)
     return bool(connection.execute(moved).rowcount)
 
 
 def waiting_ids(database: Database, *, limit: int) -> list[DecisionId]:
-    """Decisions that no process has claimed, in the order of their turns."""
-    first = select(jobs.c.decision_id).where(_IS_ANSWER, _WAITS).order_by(jobs.c.turn, jobs.c.due_at)
+    """Decisions that no process has claimed, in the order of the queue."""
+    first = select(jobs.c.decision_id).where(_IS_ANSWER, _IS_FREE).order_by(jobs.c.turn, jobs.c.due_at)
     with database.read() as connection:
         return list(connection.execute(first.limit(limit)).scalars())
 
@@ -188,10 +189,10 @@ class AnswerQueue(Claims):
         within: Collection[ArmName] | None = None,
         only: DecisionId | None = None,
     ) -> ClaimedDecision | None:
-        """Claim the next decision that meets all conditions, and count a try. Returns None if no decision does.
+        """Claim the next decision that meets all conditions, and count a try. Returns None if there is none.
 
         again: whether the decision has run before, in a process that ended; None for both.
-        without, within: the drawn arm is none, or one, of these arms.
+        within: possible drawn arms of the decision. without: arms that it must not have.
         """
         where: list[ColumnElement[bool]] = []
         if again is not None:
@@ -202,7 +203,7 @@ class AnswerQueue(Claims):
             where.append(jobs.c.decision_id == only)
         if without:
             where.append(jobs.c.arm.not_in(sorted(without)))
-        if not self.wait(*where):
+        if not self.has_free_job(*where):
             return None
         with self._database.write() as connection:
             row = self.take(connection, *where)
@@ -211,14 +212,14 @@ class AnswerQueue(Claims):
         key, sent = row["decision_id"], _conversation(json.loads(row["facts"]))
         return ClaimedDecision(decision_id=key, tries=row["tries"] - 1, arm=row["arm"], conversation=sent)
 
-    def waits_again(self, *, within: Collection[ArmName] | None = None, since: float | None = None) -> bool:
-        """Whether a decision waits again because its process ended. since: the decision was made before this time."""
+    def has_interrupted(self, *, within: Collection[ArmName] | None = None, since: float | None = None) -> bool:
+        """Whether a decision is free because the process that ran it has ended. since: only decisions made before."""
         where = [_HAS_RUN]
         if within is not None:
             where.append(jobs.c.arm.in_(sorted(within)))
         if since is not None:
             where.append(jobs.c.due_at < since)
-        return self.wait(*where)
+        return self.has_free_job(*where)
 
     def drop(self, decision_id: DecisionId) -> None:
         """Remove a decision that was deleted or already has an outcome."""

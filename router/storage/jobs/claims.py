@@ -1,8 +1,8 @@
-"""Jobs: decisions that wait for an answer, the judge, a check or a label, and the claims of the processes at work.
+"""Jobs: decisions that need an answer, a score of the judge or a check, or a label, and the claims of processes.
 
-Every kind has the same life in the table `jobs`. A job is inserted in the transaction that makes the work necessary. A
-process claims it (`Claims.take`, which counts a try), renews the claim while it works, and deletes the job in the
-transaction that stores the result. If the process dies, another one frees the claim, so only a try is lost.
+Jobs of every kind are handled alike. A job is inserted in the transaction that makes the work necessary. A process
+claims it (`Claims.take`, which counts a try), renews the claim while it works, and deletes the job in the transaction
+that stores the result. If the process dies, another one removes the claim, so only a try is lost.
 
 Rows of `waiting` are locked before rows of `jobs`.
 """
@@ -16,12 +16,12 @@ from ragbandit.router.storage.access.reservations import RESERVING, charge_lost
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import CounterName, Moves, WriteTransaction
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.leases import clock, holder_alive
+from ragbandit.router.storage.sql.leases import database_time, is_holder_alive
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.processes.this_process import ProcessIdentity, this_process
 from ragbandit.shared.types import DecisionId
 
-#: kinds of jobs that wait for a score; `jobs/scores.py` makes them
+#: kinds of jobs whose result is a score; `jobs/scores.py` inserts them
 ScoreKind = Literal["judge", "check", "label"]
 JobKind = Literal["answer"] | ScoreKind
 _DUE: Final[Mapping[ScoreKind, CounterName]] = {"judge": "judge_due", "check": "check_due", "label": "label_due"}
@@ -45,7 +45,7 @@ class Claims:
         self._database, self._is_kind = database, jobs.c.kind == kind
         self.process = process or this_process()
 
-    def wait(self, *where: ColumnElement[bool]) -> bool:
+    def has_free_job(self, *where: ColumnElement[bool]) -> bool:
         """Whether a job can be claimed. Call it before `take`, which needs a write transaction."""
         with self._database.read() as connection:
             return bool(connection.execute(select(exists().where(*self._free_rows(*where)))).scalar())
@@ -54,7 +54,7 @@ class Claims:
         """Claim the next job and count a try; None if no job is free."""
         first = select(jobs.c.decision_id).where(*self._free_rows(*where)).order_by(*_ORDER).limit(1)
         chosen = first.with_for_update(skip_locked=True).scalar_subquery()
-        claim = {"claimed_by": self.process.key, "claimed_until": clock(self._database) + CLAIM_S}
+        claim = {"claimed_by": self.process.key, "claimed_until": database_time(self._database) + CLAIM_S}
         claimed = update(jobs).where(self._is_kind, jobs.c.decision_id == chosen)
         return connection.execute(claimed.values(**claim, tries=jobs.c.tries + 1).returning(jobs)).mappings().first()
 
@@ -64,22 +64,22 @@ class Claims:
     def renew(self, ids: Sequence[DecisionId]) -> None:
         """Renew the claims of decisions that this process works on; call it much more often than every CLAIM_S."""
         if ids:
-            self._set(ids, claimed_until=clock(self._database) + CLAIM_S)
+            self._set(ids, claimed_until=database_time(self._database) + CLAIM_S)
 
     def give_back(self, decision_id: DecisionId) -> None:
-        """Let another process claim the job. The job keeps its turn, and this try does not count."""
+        """Let another process claim the job. The job keeps its position, and this try does not count."""
         self._set([decision_id], claimed_by=None, claimed_until=None, tries=jobs.c.tries - 1)
 
     def free_lost(self, *, held: Collection[DecisionId]) -> list[DecisionId]:
-        """Remove claims of ended processes, and own expired claims except `held`. Returns the decisions of both."""
-        is_expired = jobs.c.claimed_until <= clock(self._database)
-        query = select(jobs.c.claimed_by, func.min(jobs.c.claimed_until) <= clock(self._database))
+        """Remove claims of ended processes, and own expired ones except of `held` decisions. Returns the decisions."""
+        is_expired = jobs.c.claimed_until <= database_time(self._database)
+        query = select(jobs.c.claimed_by, func.min(jobs.c.claimed_until) <= database_time(self._database))
         query = query.where(jobs.c.claimed_by.is_not(None), self._is_kind).group_by(jobs.c.claimed_by)
         with self._database.read() as connection:
             holders = connection.execute(query).all()
         freed: list[DecisionId] = []
         for holder, some_expired in holders:
-            is_alive = holder_alive(holder)
+            is_alive = is_holder_alive(holder)
             if is_alive is False:
                 freed += self._free(jobs.c.claimed_by == holder)
             elif some_expired and holder == self.process.key:

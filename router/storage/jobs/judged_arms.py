@@ -1,4 +1,4 @@
-"""Answers of each arm that the judge scored, or withheld because a text addresses it: counts by day (UTC).
+"""Counts by arm and UTC day: answers that the judge scored, and answers withheld because a text addresses the judge.
 
 They are rows of `counters`: the label is a hash, since the name of an arm may be longer than a label, and the name
 is the day with the kind of count.
@@ -24,6 +24,7 @@ DAYS: Final = 7
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgedArm:
     scored: int = 0
+    #: answers withheld from the judge
     suspicious: int = 0
 
     @property
@@ -54,7 +55,7 @@ def judged_arms(connection: Connection, *, arms: Iterable[ArmName], now: float) 
 
 
 def forget_judged(connection: Connection, *, now: float) -> None:
-    """Delete the counts of earlier days."""
+    """Delete the counts of days that are no longer summed."""
     are_ours = counters.c.label >= _PREFIX, counters.c.label < _PREFIX[:-1] + ";"
     connection.execute(delete(counters).where(*are_ours, counters.c.name < day_of(now - DAYS * DAY_S)))
 

@@ -1,4 +1,4 @@
-"""Jobs for scores: which new outcomes wait for the judge, for the check of `reward.check` or for a person's label.
+"""Jobs for scores: which new outcomes are queued for the judge, for the check `reward.check` or for a person's label.
 
 The transaction that stores an outcome inserts its jobs. The transaction that stores a score, or gives up, deletes the
 job.
@@ -11,39 +11,31 @@ from typing import Any, Final
 
 from sqlalchemy import func, select
 
-from ragbandit.router.storage.access.shared_secrets import drawn_for
+from ragbandit.router.storage.access.shared_secrets import draw_number
 from ragbandit.router.storage.jobs.claims import ScoreKind, count_jobs, drop_jobs
 from ragbandit.router.storage.jobs.judge_days import move_day
 from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import ALL, Moves, stored_counts
 from ragbandit.router.storage.sql.tables import decisions, jobs
-from ragbandit.shared.types import (
-    CANCELLED,
-    IMPORTED,
-    NOT_PERMITTED,
-    DecisionId,
-    Json,
-    Outcome,
-    call_ids,
-    is_textless,
-)
+from ragbandit.shared.types import CANCELLED, IMPORTED, NOT_PERMITTED, DecisionId, Json, Outcome, call_ids, is_textless
 
-#: maximum number of answers that wait for a check; further answers are not checked
+#: maximum number of answers in the queue of the check; further answers are not checked
 MAX_CHECKS: Final = 10_000
 CHECK_ATTEMPTS: Final = 3
 CHECK_EXPIRE_S: Final = 2 * 86400.0
-#: maximum number of answers that wait for a person's label, and their longest wait, seconds
+#: maximum number of answers in the label queue
 MAX_LABELS: Final = 10_000
+#: maximum time of an answer in the label queue, seconds
 LABEL_EXPIRE_S: Final = 7 * 86400.0
-#: seconds by which a queued answer is older than the one before it, since the newest is shown first
+#: difference of `made_at` between answers that are queued together, seconds; the newest is shown first
 _ORDER_S: Final = 1e-3
 #: stop reasons of failures that are not caused by the arm
 NOT_ITS_FAULT: Final = frozenset({CANCELLED, "unknown_arm", "unreadable", "request_refused", NOT_PERMITTED})
 
 
 def is_judgeable(outcome: Outcome) -> bool:
-    """Whether the outcome has an answer or is a failure of the arm. False if a caller answered without reporting it."""
+    """Whether the outcome has an answer or is a failure of the arm. False if a caller answered and reported no text."""
     if IMPORTED in outcome.made_by or call_ids(outcome):  # the answer comes after the tool calls
         return False
     if is_textless(outcome):
@@ -76,7 +68,7 @@ def add_jobs(
 
 
 def add_labels(connection: Connection, group: Sequence[Outcome], *, moves: Moves) -> None:
-    """Let new outcomes wait for a label. If too many wait, the oldest of the tenant with the most are removed."""
+    """Put new outcomes into the label queue. If it is full, the oldest of the tenant with the most are removed."""
     if not group:
         return
     room = MAX_LABELS - stored_counts(connection, label=ALL)["label_due"]
@@ -92,7 +84,7 @@ def add_labels(connection: Connection, group: Sequence[Outcome], *, moves: Moves
 def queue_for_labels(connection: Connection, ids: Sequence[DecisionId], *, now: float, moves: Moves) -> int:
     """Put stored answers into the label queue, as far as it has room. The page shows them first, in this order.
 
-    Returns how many began to wait. now: seconds since 1970
+    Returns the number of new jobs. now: seconds since 1970
     """
     room = max(MAX_LABELS - stored_counts(connection, label=ALL)["label_due"], 0)
     rows = [_row(key, kind="label", made_at=now - number * _ORDER_S, facts={}) for number, key in enumerate(ids[:room])]
@@ -108,13 +100,13 @@ def _row(key: DecisionId, *, kind: ScoreKind, made_at: float, facts: Mapping[str
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgeSample:
-    """Which outcomes are judged: the given share, as long as fewer than `max_waiting` wait."""
+    """Which outcomes are judged: the given share, as long as the judge's queue is shorter than `max_waiting`."""
 
     share: float
     max_waiting: int
-    #: all outcomes are judged until this number of decisions has been learned or waits for the judge
+    #: all outcomes are judged until this number of decisions has been learned or queued for the judge
     first: int = 0
-    #: secret of the store, for `drawn_for`
+    #: secret of the store, for `draw_number`
     secret: bytes = b""
 
 
@@ -128,7 +120,7 @@ def sample_outcomes(
     moves: Moves,
     shard: int,
 ) -> None:
-    """Let the sampled share of new outcomes wait for the judge, if there is room.
+    """Queue a sample of new outcomes for the judge, as far as its queue has room.
 
     counts: counters of the ledger, see `counters.stored_counts`
     drawn: decision -> whether it was drawn for the judge, if the draw was made with the decision
@@ -137,7 +129,7 @@ def sample_outcomes(
     sampled = [
         item
         for item in group
-        if drawn.get(item.decision_id, drawn_for("judge", item.decision_id, secret=sample.secret) < share)
+        if drawn.get(item.decision_id, draw_number("judge", item.decision_id, secret=sample.secret) < share)
     ]
     facts: dict[str, Json] = {"share": share, "failures": 0}
     skipped = add_jobs(

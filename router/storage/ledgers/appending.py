@@ -1,4 +1,4 @@
-"""The batch that `Ledger.append` writes: decisions leave `waiting` as updates or closures; late feedback is marked."""
+"""The batch that `Ledger.append` writes: updates or closures in place of rows of `waiting`, and late feedback."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,7 +10,7 @@ from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.access.turn_sums import forget_sums, spending_rows
 from ragbandit.router.storage.jobs import answers
 from ragbandit.router.storage.rows.conversion import update_row
-from ragbandit.router.storage.rows.waiting import reset_feedback_flags, take_out
+from ragbandit.router.storage.rows.waiting import delete_waiting, reset_feedback_flags
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, policies, updates, waiting
@@ -29,7 +29,7 @@ class LedgerBatch:
     #: feedback that came in time, used or not; other feedback of the decisions is late
     in_time: list[FeedbackId] = field(default_factory=list)
     closed: list[ClosedDecision] = field(default_factory=list)
-    #: decisions that keep waiting, since none of their feedback so far may be learned
+    #: decisions that stay in `waiting`, since none of their feedback so far may be learned
     idle: list[JoinedDecision] = field(default_factory=list)
     #: new versions of the ledger's arms as JSON; None if they have not changed
     arms: str | None = None
@@ -45,6 +45,7 @@ class LedgerBatch:
 
     @property
     def done(self) -> list[str]:
+        """Ids of the decisions that are learned or closed."""
         return [entry.decision_id for entry in self.updates] + [closure.decision_id for closure in self.closed]
 
     def write(self, connection: Connection, moves: Moves, *, end: int) -> None:
@@ -53,7 +54,7 @@ class LedgerBatch:
         if self.updates and self.updates[0].seq != end + 1:
             raise Conflict(f"the ledger ends at {end}, so update {self.updates[0].seq} is not the next one")
         leaving = waiting.c.policy == self.label, waiting.c.decision_id.in_(self.done)
-        if len(take_out(connection, *leaving, moves=moves)) != len(self.done):
+        if len(delete_waiting(connection, *leaving, moves=moves)) != len(self.done):
             raise Conflict("another learner has already closed a decision of this batch")
         removed = answers.remove(connection, self.done, running=False)
         closed = [{"policy": self.label, "made_at": self.now, **asdict(closure)} for closure in self.closed]
@@ -61,10 +62,10 @@ class LedgerBatch:
             if rows:
                 connection.execute(insert(table), rows)
         unanswered = [row["decision_id"] for row in removed()]
-        if unanswered:  # their sums release the estimates
+        if unanswered:  # sums that are computed again have no estimates of these decisions
             forget_sums(moves, spending_rows(connection, unanswered))
-        moves.updates(self.rows)
-        moves.closures(closed)
+        moves.count_updates(self.rows)
+        moves.count_closures(closed)
         read: dict[str, int] = {joined.decision.id: len(joined.feedback) for joined in self.idle}
         reset_feedback_flags(connection, read, label=self.label, moves=moves)
         # Feedback is late if it came too late for the ledger that decided; another ledger may still learn from it.

@@ -10,7 +10,7 @@ from ragbandit.router.storage.sql.tables import feedback, waiting
 from ragbandit.shared.types import Feedback, JoinedDecision
 
 _CALLER: Final = waiting.c.run_by == "caller"
-#: condition on `waiting`: a part of the decision's cost is still to come
+#: condition on `waiting`: workers still have to answer a later turn, whose cost is missing
 _HAS_OPEN_TURN: Final = exists().select_from(OPEN_TURNS).where(waiting.c.decision_id == TURN_OF)
 
 
@@ -26,10 +26,10 @@ class ClosingRule:
     wait_s: float
     expire_s: float
 
-    def complete_ranges(self, *, now: float) -> list[ColumnElement[bool]]:
+    def closable_ranges(self, *, now: float) -> list[ColumnElement[bool]]:
         """Conditions on `waiting` for rows that may be closed before they expire; each is a range of an index.
 
-        A decision that its caller runs needs no outcome if a raw reward came in time, or no feedback came in wait_s.
+        A decision that its caller runs needs no outcome if a raw reward came in time, or if it has no feedback.
         """
         fed, ended = waiting.c.has_feedback, waiting.c.has_outcome
         rewarded, is_over = waiting.c.has_reward, _is_over(now - self.wait_s)
@@ -49,9 +49,9 @@ class ClosingRule:
         """Condition on `waiting` for rows that are closed even if their outcome or feedback is missing."""
         return waiting.c.decided_at <= now - self.wait_s - self.expire_s
 
-    def usable(self, joined: JoinedDecision) -> tuple[Feedback, ...]:
-        """The feedback that can be learned now, in the order received. With wait_s = 0, a turn counts only its first
-        feedback, and a task counts all.
+    def usable_feedback(self, joined: JoinedDecision) -> tuple[Feedback, ...]:
+        """The feedback that can be learned now, in the order received. With wait_s = 0, only the first feedback counts
+        for a decision of one turn, and all feedback for a task.
         """
         usable = tuple(item for item in joined.feedback if item.value is not None)
         if joined.outcome is None:
@@ -67,17 +67,18 @@ class ClosingRule:
         return joined.decision.made_at <= now - self.wait_s - self.expire_s
 
     def is_closable(self, joined: JoinedDecision, *, now: float) -> bool:
+        """Whether the decision may be learned or closed now."""
         if self.is_expired(joined, now=now):
             return True
         if joined.has_open_turn or (joined.open_until is not None and joined.open_until > now - self.wait_s):
             return False
         if self.wait_s == 0:
-            return bool(self.usable(joined))
+            return bool(self.usable_feedback(joined))
         if joined.decision.made_at > now - self.wait_s:
             return False
         fed = any(item.value is not None for item in joined.feedback)
         silent = joined.decision.run_by == "caller" and not fed
-        return joined.outcome is not None or silent or bool(self.usable(joined))
+        return joined.outcome is not None or silent or bool(self.usable_feedback(joined))
 
 
 def _is_over(time: float) -> ColumnElement[bool]:

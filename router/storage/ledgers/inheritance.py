@@ -1,14 +1,14 @@
 """Inheritance: a new ledger gets a row in `waiting` for every older decision, in short batches.
 
-From its registration on, new decisions wait for the ledger. A first pass inserts rows for older decisions in the order
-of ids. On PostgreSQL a second pass sets flags of rows whose outcome or feedback came in while they were being inserted.
+From its registration on, new decisions get a row for the ledger. A first pass inserts rows for older decisions in the
+order of ids. On PostgreSQL a second pass sets flags of rows whose outcome or feedback came in during their insertion.
 
 Each batch stores its position in the ledger's row of `policies`, so a process that dies loses nothing. The learner does
 this work under the ledger's lease, and learns nothing before the work is finished. So the ledger has the same order as
-if every decision had waited from the start.
+if every decision had had its row from the start.
 
 Nothing is locked. On PostgreSQL a transaction that is open while a step is committed may not see the step, so the next
-step waits until all such transactions have ended (`_older_ended`). SQLite has one writer at a time.
+step begins only when all such transactions have ended (`_have_older_ended`). SQLite has one writer at a time.
 """
 
 import json
@@ -31,7 +31,7 @@ from ragbandit.router.storage.sql.tables import closures, decisions, policies, u
 from ragbandit.shared.errors import Conflict, NotFound
 from ragbandit.shared.types import PolicyLabel
 
-#: number of decisions per transaction; other writers wait while it runs, for a few milliseconds
+#: number of decisions per transaction, which blocks other writers for a few milliseconds
 BATCH: Final[Mapping[str, int]] = {"sqlite": 100, "postgresql": 300}
 #: maximum number of decisions, in multiples of BATCH, that one transaction scans for those without a row in `waiting`
 SCANNED: Final = 50
@@ -46,7 +46,7 @@ BEGUN: Final[dict[str, Any]] = {"inheriting": "insert", "inherited_to": "", "inh
 
 
 def _batch(ledger: Ledger, work: Callable[[Connection, Moves], Step], *, holder: str) -> Step:
-    """Do one step in a transaction, then pause as long as the step took, so that other writers of SQLite get a turn."""
+    """Do one step in a transaction, then pause as long as the step took, so that other writers of SQLite can write."""
     with ledger.writing(holder=holder) as (connection, moves, _):
         began = time.monotonic()
         step = work(connection, moves)
@@ -55,7 +55,7 @@ def _batch(ledger: Ledger, work: Callable[[Connection, Moves], Step], *, holder:
 
 
 def is_inheriting(ledger: Ledger) -> bool:
-    row = ledger.registered()
+    row = ledger.policy_row()
     return row is not None and row["inheriting"] is not None
 
 
@@ -70,14 +70,14 @@ def _inherit(label: PolicyLabel, connection: Connection, moves: Moves) -> Step:
     if row["inherit_after"] is None:
         _store_transaction_number(connection, label)
         return "batch"
-    if not _older_ended(connection, row["inherit_after"]):
+    if not _have_older_ended(connection, row["inherit_after"]):
         return "wait"
     if row["inheriting"] == "insert":
         last = _insert_batch(connection, row, moves=moves)
         # On SQLite every writer sees the inserted rows, so a second pass is not needed.
         following = "again" if not connection.is_sqlite else None
     else:
-        last, following = _look_again(connection, row, moves=moves), None
+        last, following = _set_missed_flags(connection, row, moves=moves), None
     changed: dict[str, Any] = {"inherited_to": last}
     if last is None:
         changed = {"inheriting": following, "inherited_to": "", "inherit_after": None}
@@ -88,7 +88,7 @@ def _inherit(label: PolicyLabel, connection: Connection, moves: Moves) -> Step:
 def retire(ledger: Ledger, *, holder: str, now: float) -> Step:
     """Retire the ledger: delete a batch of its waiting rows under its lease, then pause. Raises NotFound.
 
-    Its updates stay. If a router opens the label again, the ledger inherits all decisions that it has not finished.
+    Its updates stay. If a router opens the label again, the ledger inherits the decisions without update or closure.
     """
     return _batch(ledger, partial(_retire, ledger.label, now), holder=holder)
 
@@ -107,18 +107,19 @@ def _retire(label: PolicyLabel, now: float, connection: Connection, moves: Moves
     rows = connection.execute(oldest.limit(BATCH[connection.dialect.name]).with_for_update()).mappings().all()
     ids = [waiting_row["decision_id"] for waiting_row in rows]
     connection.execute(delete(waiting).where(waiting.c.policy == label, waiting.c.decision_id.in_(ids)))
-    moves.waiting(rows, sign=-1)
+    moves.count_waiting(rows, sign=-1)
     if rows:
         return "batch"
-    # A transaction that has not seen the retirement may still insert a waiting row.
-    all_ended = row["inherit_after"] is not None and _older_ended(connection, row["inherit_after"])
+    # A transaction that has not seen the retirement may still insert a row.
+    all_ended = row["inherit_after"] is not None and _have_older_ended(connection, row["inherit_after"])
     return "done" if all_ended else "wait"
 
 
 def _insert_batch(connection: Connection, row: RowMapping, *, moves: Moves) -> str | None:
     """Insert the missing rows in `waiting` of the next decisions. Returns the last id, or None after the last one."""
     after, size = row["inherited_to"], BATCH[connection.dialect.name]
-    last, is_full = _next(connection, select(decisions.c.id), decisions.c.id, after=after, limit=SCANNED * size)
+    query = select(decisions.c.id)
+    last, is_full = _end_of_batch(connection, query, decisions.c.id, after=after, limit=SCANNED * size)
     unseen = [
         # The range is repeated for each table, or PostgreSQL may read a whole table in every batch.
         ~exists().where(
@@ -139,24 +140,24 @@ def _insert_batch(connection: Connection, row: RowMapping, *, moves: Moves) -> s
     return str(last) if is_full else None
 
 
-def _look_again(connection: Connection, row: RowMapping, *, moves: Moves) -> str | None:
-    """Set flags that writers did not set because they did not see the row. Returns the last id, or None at the end."""
+def _set_missed_flags(connection: Connection, row: RowMapping, *, moves: Moves) -> str | None:
+    """Set flags that writers did not set because they did not see the row. Returns as `_insert_batch`."""
     after = row["inherited_to"]
     of_label = waiting.c.policy == row["label"]
     ids = select(waiting.c.decision_id).where(of_label)
     limit = BATCH[connection.dialect.name]
-    last, is_full = _next(connection, ids, waiting.c.decision_id, after=after, limit=limit)
+    last, is_full = _end_of_batch(connection, ids, waiting.c.decision_id, after=after, limit=limit)
     batch = of_label, waiting.c.decision_id > after, waiting.c.decision_id <= last
     incomplete = ~and_(waiting.c.has_outcome, waiting.c.has_feedback, waiting.c.has_reward)
     flag_as_stored(connection, lock_rows(connection, *batch, incomplete), moves=moves)
     return last if is_full else None
 
 
-def _next(connection: Connection, query: Select[Any], key: Any, *, after: str, limit: int) -> tuple[str, bool]:
+def _end_of_batch(connection: Connection, query: Select[Any], key: Any, *, after: str, limit: int) -> tuple[str, bool]:
     """Returns (last id of the next batch, whether the batch is full).
 
-    A batch that is not full ends the pass: to wait for an empty batch could take for ever, since decisions keep coming.
-    Decisions that are committed later need no pass, since their transactions have seen the previous step.
+    A batch that is not full ends the pass: since decisions keep coming, an empty batch might never come. Decisions that
+    are committed later need no pass, since their transactions have seen the previous step.
     """
     ids = connection.execute(query.where(key > after).order_by(key).limit(limit)).scalars().all()
     return ids[-1] if ids else after, len(ids) == limit
@@ -170,7 +171,7 @@ def _store_transaction_number(connection: Connection, label: str) -> None:
     connection.execute(update(policies).where(policies.c.label == label).values(inherit_after=number))
 
 
-def _older_ended(connection: Connection, number: str) -> bool:
+def _have_older_ended(connection: Connection, number: str) -> bool:
     """Whether every transaction with a number up to `number` has ended.
 
     Every writer has a number before it reads what inheritance changes: PostgreSQL assigns it at the first write, and
@@ -199,7 +200,7 @@ def register_policy(
     now: float,
     encoder: str | None = None,
 ) -> None:
-    """Register a ledger, so that new decisions wait for it; `inherit` adds the older ones.
+    """Register a ledger, so that new decisions get a row in `waiting` for it; `inherit` adds the older ones.
 
     Raises Conflict if the ledger was learned with another encoder, since its features would not fit. encoder: JSON of
     `encoders.base.origin_of`, which is stored once for each encoder of the ledger.
@@ -232,7 +233,7 @@ def register_policy(
             connection.execute(update(policies).where(policies.c.label == label).values(**changed))
 
 
-def origin_in(database: Database, *, label: PolicyLabel) -> dict[str, Any] | None:
+def stored_origin(database: Database, *, label: PolicyLabel) -> dict[str, Any] | None:
     """`policies.encoder` of this ledger, else of the newest ledger with a value; None if no ledger has a value."""
     query = select(policies.c.encoder).where(policies.c.encoder.is_not(None))
     query = query.order_by((policies.c.label == label).desc(), policies.c.made_at.desc())

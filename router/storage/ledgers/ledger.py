@@ -1,7 +1,7 @@
-"""The learner's reads and writes: decisions that are ready, updates, snapshots and the lease of its ledger.
+"""A ledger: the learner reads decisions that are ready from it, and writes updates, closures and snapshots to it.
 
 The ledger is append-only and has no gaps. If an append does not continue at the ledger's end, because another learner
-has appended meanwhile, all of it is refused.
+has appended meanwhile, the whole append is refused.
 """
 
 import json
@@ -25,7 +25,7 @@ from ragbandit.router.storage.rows.conversion import (
     decision_value,
     features_value,
     feedback_value,
-    readable,
+    read_decision,
     snapshot_row,
     snapshot_value,
     update_value,
@@ -35,7 +35,7 @@ from ragbandit.router.storage.rows.queried_facts import IMPORTED_COLUMNS, is_imp
 from ragbandit.router.storage.rows.waiting import with_open_turn
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Moves, WriteTransaction, not_by_policy, stored_counts
+from ragbandit.router.storage.sql.counters import Moves, WriteTransaction, count_not_by_policy, stored_counts
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.leases import Lease
@@ -62,17 +62,18 @@ from ragbandit.shared.types import (
 #: The deep check of `verify` computes pruned rows again. This number is not a setting: if it changed, `verify` would
 #: report rows as deleted that were pruned with the former number.
 SNAPSHOT_ROWS = 1000
-FORGOTTEN_AT_ONCE = 1000
+#: maximum number of snapshots that one call of `prune_snapshots` deletes
+PRUNED_AT_ONCE = 1000
 #: number of newest snapshots that are tried before a policy is learned again from the beginning
 TRIES = 5
-#: a snapshot is made at every KEPT_EVERY-th update, and the newest KEPT_MOST of these snapshots are kept, too
+#: a snapshot is made after every KEPT_EVERY-th update; the newest KEPT_MOST of these snapshots are not pruned
 KEPT_EVERY = 10_000
 KEPT_MOST = 4
 
 #: rows of a query that are in memory at once
 _AT_ONCE: Final = 1000
 
-#: seconds between two attempts to take a lease
+#: pause between two attempts to take the lease, seconds
 LOOK_S = 0.1
 #: an arm counts as new if it does not occur in this number of newest updates
 COUNTED = 10_000
@@ -92,20 +93,21 @@ class Ledger:
     def ready(
         self, rule: ClosingRule, *, now: float, limit: int, after: tuple[float, str] = (-1.0, "")
     ) -> list[JoinedDecision | ClosedDecision]:
-        """At most `limit` waiting decisions that may be learned or closed now, oldest first.
+        """At most `limit` decisions that may be learned or closed now, oldest first.
 
-        An unreadable decision is returned as a ClosedDecision. after: (made_at, id) of the last decision read before.
+        An unreadable decision is returned as a ClosedDecision. after: (made_at, id) of the last decision of the former
+        call. now: seconds since 1970
         """
         ready: set[tuple[float, str]] = set()
         with self.database.read() as connection:
-            for condition in (*rule.complete_ranges(now=now), rule.expired_rows(now=now)):  # no index serves them all
+            for condition in (*rule.closable_ranges(now=now), rule.expired_rows(now=now)):  # no index serves them all
                 ready |= self._oldest(connection, condition, limit=limit, after=after)
             return self._joined(connection, [key for _, key in sorted(ready)[:limit]])
 
     def _oldest(
         self, connection: Connection, condition: ColumnElement[bool], *, limit: int, after: tuple[float, str]
     ) -> set[tuple[float, str]]:
-        """(decided_at, id) of the oldest rows, at least `limit`. Rows with the same time are returned together."""
+        """(decided_at, id) of the oldest rows, at least `limit` if there are as many, with all rows of equal times."""
         # Sorted by time only, like the index waiting_rated: to sort by id too, SQLite would read all rows.
         at, key = waiting.c.decided_at, waiting.c.decision_id
         query = select(at, key).where(waiting.c.policy == self.label, condition, at >= after[0])
@@ -134,7 +136,7 @@ class Ledger:
         for row in connection.execute(query.order_by(feedback.c.received_at, feedback.c.id)).mappings():
             feedback_rows[row["decision_id"]].append(row)
         return [
-            _read_together(
+            _join(
                 by_id[key],
                 outcome.get(key),
                 feedback_rows[key],
@@ -145,20 +147,20 @@ class Ledger:
         ]
 
     def last_seq(self, *, connection: Connection | None = None) -> int:
-        """The last seq of the ledger; 0 if it has no updates. connection: where to read; None for a new transaction."""
+        """The last seq of the ledger; 0 without updates. connection: of the caller's transaction, or None."""
         query = select(func.coalesce(func.max(updates.c.seq), 0)).where(updates.c.policy == self.label)
         with self._reading(connection) as reading:
             return int(reading.execute(query).scalar_one())
 
-    def decided(self, *, connection: Connection | None = None) -> int:
-        """Number of decisions of this ledger: learned, closed or waiting. Those that no policy has made (NOT_BY_POLICY)
-        are left out once they are counted, after about 20 s. connection: as for `last_seq`
+    def count_decided(self, *, connection: Connection | None = None) -> int:
+        """Number of decisions of this ledger: learned, closed or in `waiting`. Decisions that no policy has made
+        (NOT_BY_POLICY) are left out once the totals count them, after about 20 s. connection: as for `last_seq`
         """
         with self._reading(connection) as reading:
-            counters, placed = stored_counts(reading, label=self.label), self.last_seq(connection=reading)
-            placed += counters["waiting"] + counters["closed"] + counters["quarantined"]
-            unseen = max(0, counters["decided"] - placed)  # perhaps all of these are left out anyway
-            return placed - max(0, not_by_policy(reading) - unseen)
+            counters, of_ledger = stored_counts(reading, label=self.label), self.last_seq(connection=reading)
+            of_ledger += counters["waiting"] + counters["closed"] + counters["quarantined"]
+            others = max(0, counters["decided"] - of_ledger)  # perhaps no policy has made these either
+            return of_ledger - max(0, count_not_by_policy(reading) - others)
 
     def _reading(self, connection: Connection | None) -> AbstractContextManager[Connection]:
         return self.database.read() if connection is None else nullcontext(connection)
@@ -190,30 +192,30 @@ class Ledger:
         """
         encoder_hash = self.encoder_hash()
         for row, decision_row in rows_of_ledger(self.database, label=self.label, after=after, upto=upto, page=page):
-            decision = readable(decision_row)
+            decision = read_decision(decision_row)
             if isinstance(decision, StoreError):
                 raise decision
             if encoder_hash and decision.encoder_hash != encoder_hash:
                 decision = replace(decision, features=None)
             yield update_value(row, decision=decision), decision
 
-    def learned_lately(self) -> dict[ArmName, int]:
-        """Arm -> number of its updates among the ledger's newest COUNTED updates."""
+    def count_recent_updates(self) -> dict[ArmName, int]:
+        """Arm -> number of its updates among the newest COUNTED updates of the ledger."""
         with self.database.read() as connection:
             after = self.last_seq(connection=connection) - COUNTED
             counts = select(updates.c.arm, func.count()).where(updates.c.policy == self.label, updates.c.seq > after)
             return {ArmName(arm): int(count) for arm, count in connection.execute(counts.group_by(updates.c.arm))}
 
-    def learned_of(self, arm: ArmName) -> int:
+    def count_updates_of(self, arm: ArmName) -> int:
         """Number of the arm's updates."""
         with self.database.read() as connection:
             query = select(func.count()).where(updates.c.policy == self.label, updates.c.arm == arm)
             return connection.execute(query).scalar_one()
 
     def late_dollars(self, *, since: float | None = None) -> dict[ArmName, float]:
-        """Arm -> dollars of turns that came after this ledger had learned their decision, so that no reward has them.
+        """Arm -> dollars of turns that came after this ledger had learned their decision; no reward includes them.
 
-        since: decisions before this time are not read; None to read all
+        since: leave out decisions made before this time, seconds since 1970; None for all
         """
         turns = decisions.alias()
         has_turns = decisions.c.id.in_(select(turns.c.turn_of).where(turns.c.turn_of.is_not(None)))
@@ -228,7 +230,7 @@ class Ledger:
                 late[arm] += dollars
         return {arm: dollars for arm, dollars in sorted(late.items()) if dollars}
 
-    def registered(self) -> dict[str, Any] | None:
+    def policy_row(self) -> dict[str, Any] | None:
         """The ledger's row of `policies`; None if no router has registered it."""
         with self.database.read() as connection:
             row = connection.execute(select(policies).where(policies.c.label == self.label)).mappings().first()
@@ -236,7 +238,7 @@ class Ledger:
 
     def encoder_hash(self) -> str:
         """Hash of the encoder that this ledger learns with; "" if its policy uses no features."""
-        return str((self.registered() or {"encoder_hash": ""})["encoder_hash"])
+        return str((self.policy_row() or {"encoder_hash": ""})["encoder_hash"])
 
     def newest_encoder_hash(self) -> str | None:
         """Encoder hash of the newest decision of any ledger; None without decisions."""
@@ -249,7 +251,7 @@ class Ledger:
         query = select(decisions).order_by(decisions.c.made_at.desc()).limit(limit)
         with self.database.read() as connection:
             rows = connection.execute(query).mappings().all()
-        read = (decision for decision in map(readable, reversed(rows)) if isinstance(decision, Decision))
+        read = (decision for decision in map(read_decision, reversed(rows)) if isinstance(decision, Decision))
         encoded = (item for item in read if item.encoder_hash == encoder_hash and item.features is not None)
         return [decision for decision in encoded if IMPORTED not in decision.facts]
 
@@ -261,7 +263,7 @@ class Ledger:
         read = [item for item in joined if isinstance(item, JoinedDecision) and IMPORTED not in item.decision.facts]
         return [(item.decision, item.outcome) for item in read if item.outcome is not None]
 
-    def note(self, **texts: str | None) -> None:
+    def store_texts(self, **texts: str | None) -> None:
         """Set the columns `diagnosis` or `frontier` of the ledger's row of `policies`; texts are JSON."""
         with self.database.write() as connection:
             connection.execute(update(policies).where(policies.c.label == self.label).values(**texts))
@@ -304,14 +306,14 @@ class Ledger:
         return newest + [info for info in kept if info not in newest]
 
     def prune_snapshots(self) -> list[SnapshotInfo]:
-        """Delete and return rows of old snapshots (see SNAPSHOT_ROWS and KEPT_EVERY), at most FORGOTTEN_AT_ONCE."""
+        """Delete and return rows of old snapshots (see SNAPSHOT_ROWS and KEPT_EVERY), at most PRUNED_AT_ONCE."""
         kept = [info.version for info in self.latest_snapshots(limit=KEPT_MOST, kept=True)]
         newer = snapshots.alias()
         order = ("last_seq", "made_at", "version")
         same = [newer.c[name] == snapshots.c[name] for name in ("policy", "algorithm", "params_sha256", "encoder_hash")]
         later = tuple_(*(newer.c[name] for name in order)) > tuple_(*(snapshots.c[name] for name in order))
         old = select(snapshots.c.version).where(snapshots.c.policy == self.label)
-        old = old.order_by(*(snapshots.c[name].desc() for name in order)).offset(SNAPSHOT_ROWS).limit(FORGOTTEN_AT_ONCE)
+        old = old.order_by(*(snapshots.c[name].desc() for name in order)).offset(SNAPSHOT_ROWS).limit(PRUNED_AT_ONCE)
         doomed = select(snapshots).where(snapshots.c.version.in_(old), exists().where(*same, later))
         doomed = doomed.where(snapshots.c.version.not_in(kept))
         with self.database.write() as connection:
@@ -358,12 +360,12 @@ def rows_of_ledger(
         after = batch[-1]["seq"]
 
 
-def _read_together(
+def _join(
     row: RowMapping, outcome_row: RowMapping | None, feedback_rows: Sequence[RowMapping], **ends: Any
 ) -> JoinedDecision | ClosedDecision:
     """Convert a decision's rows. If a row is unreadable, returns a quarantined ClosedDecision that names the field.
 
-    ends: the fields of JoinedDecision that say whether the decision is over
+    ends: the fields `open_until` and `has_open_turn` of JoinedDecision
     """
     field = "decision"
     try:
@@ -390,7 +392,7 @@ _COLUMNS: Final = _PLAIN + REWARD.names
 _NO_QUESTION = Query(text="")
 #: number of columns that are always read: _COLUMNS, features, cost_weight and IMPORTED_COLUMNS
 _LEARNED = len(_COLUMNS) + 4
-#: columns of `decisions` that are read for policies that learn from the context, or from the draw
+#: columns of `decisions` for policies that learn from the context, and for those that learn from the draw
 _CONTEXT, _DRAW = ("context", "tenant"), ("arms", "facts")
 
 
@@ -405,9 +407,9 @@ def lean_updates(
 ) -> Iterator[Update]:
     """Like `Ledger.read`, in an eighth of the time, for policies that learn only from arm, features and reward.
 
-    Yields the updates with seqs in (after, upto], without feedback ids, and with no other arm than the drawn one. Their
-    questions have the weight of cost. context: also context and tenant. draws: also the offered arms, the question's
-    unit, and whether the draw was released
+    Yields the updates with seqs in (after, upto], without feedback ids and without arms that were not drawn. Their
+    questions have only the weight of cost. context: include context and tenant. draws: include the offered arms, the
+    question's unit, and whether the draw was released
     """
     more = (*(_CONTEXT if context else ()), *(_DRAW if draws else ()))
     while upto is None or after < upto:

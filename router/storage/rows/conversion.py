@@ -58,11 +58,13 @@ Value = TypeVar("Value", bound="DataclassInstance")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Form:
+    """How a field is converted to its column (`write`) and back (`read`)."""
+
     write: Callable[[Any], Any]
     read: Callable[[Any], Any] = lambda value: value
 
 
-def of_known(kind: type[Value], values: Mapping[str, Any]) -> Value:
+def from_json(kind: type[Value], values: Mapping[str, Any]) -> Value:
     """Make a dataclass from `values`. Unknown names, which a newer release has written, are ignored."""
     return kind(**{name: values[name] for name in _names(kind) if name in values})
 
@@ -177,7 +179,7 @@ def body_hash(body: object, *, errors: Literal["surrogatepass", "replace"] = "su
 
 
 def query_hash(query: Query, *, run_by: RunBy) -> str:
-    """Hash that is equal for duplicates of a request. Rewritten questions are hashed in their original words."""
+    """Hash that is equal for repetitions of a request. A rewritten question has the hash of its original words."""
     conversation = _conversation(query)
     body = {
         "arms": None if query.arms is None else list(query.arms),
@@ -191,7 +193,7 @@ def query_hash(query: Query, *, run_by: RunBy) -> str:
 
 
 def _conversation(query: Query) -> dict[str, Any]:
-    """Values that only queries with a conversation, a chosen arm or a price have; {} for a plain question."""
+    """Values that only queries with a conversation, a chosen arm or a weight of cost have; {} for a plain question."""
     if not (
         (query.own_session or query.messages or query.asked is not None or query.arm_by or query.unit)
         or query.aim
@@ -223,7 +225,7 @@ def price_value(text: str | None) -> float | str | None:
 
 def _request(query: Query) -> str | None:
     parts = _conversation(query)
-    for name in ("session", "price", "chat"):  # these have columns or stand in `edge`
+    for name in ("session", "price", "chat"):  # these have columns, or are in `edge`
         parts.pop(name, None)
     if edge := request_json(query):
         parts["edge"] = edge
@@ -238,8 +240,8 @@ def client_records_of(request: str | None) -> Mapping[str, Any]:
 def without_words(request: str | None, *, arm_by: ArmBy | None, is_erased: bool) -> str | None:
     """The column `request` without texts of users. FORCED, the aim, and ids and hashes stay.
 
-    arm_by: `Decision.arm_by`. is_erased: True if links between responses stay, and nothing by which a later request or
-        rating finds the decision; False for a new row of a store without texts, which is found, and has no responses
+    arm_by: `Decision.arm_by`. is_erased: True for an erased row: it keeps its links between responses, and no later
+        request or rating finds it. False for a new row of a store without texts: it has no such links, and can be found
     """
     values = object_or_empty(request)
     edge = object_at(values, "edge")
@@ -287,7 +289,7 @@ _LIST: Final = Form(write=canonical, read=lambda text: tuple(json.loads(text)))
 _DECISION: Final = TableRows(
     decisions,
     Decision,
-    without=("arm_by",),  # a row that a former release has inserted does not have it
+    without=("arm_by",),  # `arm_by_of` reads it, also from rows of former releases
     arms=Form(write=canonical, read=arms_value),
     pmf=Form(write=canonical, read=scores_value),
     scores=Form(write=_list, read=scores_value),
@@ -302,7 +304,7 @@ _QUERY: Final = TableRows(
     without=("id", "arms", "arm_by", "cost_weight"),
     context=JSON_OBJECT,
     budget=Form(
-        write=lambda budget: canonical(budget_caps(budget)), read=lambda text: of_known(Budget, json_object(text))
+        write=lambda budget: canonical(budget_caps(budget)), read=lambda text: from_json(Budget, json_object(text))
     ),
 )
 _OBJECT_OR_NULL: Final = Form(write=lambda facts: canonical(dict(facts)) if facts else None, read=json_object)
@@ -365,7 +367,7 @@ def decision_value(row: Row) -> Decision:
     return _DECISION.value(row, query=query, arm_by=arm_by)
 
 
-def readable(row: Row) -> Decision | StoreError:
+def read_decision(row: Row) -> Decision | StoreError:
     """The decision of a row. StoreError is returned, not raised, so that other rows can still be read."""
     try:
         return decision_value(row)
@@ -374,12 +376,12 @@ def readable(row: Row) -> Decision | StoreError:
 
 
 def feedback_row(feedback: Feedback) -> dict[str, Any]:
-    """A row of `feedback`, whose column `late` is False; the caller may change it."""
+    """A row of `feedback`. `late` is False; the caller may change it."""
     return _FEEDBACK.row(feedback) | {"body_hash": feedback_body_hash(feedback), "late": False}
 
 
 def erased_feedback(row: Row) -> dict[str, Any]:
-    """The columns that erasure blanks in a row of `feedback`. The scores of a judge stay, but not its reasons."""
+    """The columns of a row of `feedback` that erasure changes. Scores of a judge stay; its reasons are removed."""
     is_label = row["kind"] == "label" and row["value"] != "null"
     given = object_or_empty(row["facts"])
     ids = {SENT_ID: given[SENT_ID]} if SENT_ID in given else {}
@@ -389,14 +391,14 @@ def erased_feedback(row: Row) -> dict[str, Any]:
 
 
 def id_of_tenant(row: Row, *, tenant: str) -> dict[str, Any]:
-    """The columns of a row of `feedback` whose id another tenant has used. No caller can send the new id."""
+    """New `id` and `facts` of a row of `feedback` whose id another tenant has used. Callers cannot send the new id."""
     given = f"{tenant} {row['id']}".encode()
     facts = canonical(object_or_empty(row["facts"]) | {SENT_ID: row["id"]})
     return {"id": f":{hashlib.sha256(given).hexdigest()[:40]}", "facts": facts}
 
 
 def without_texts(value: Any) -> Any:
-    """Parsed JSON without its texts, which a model may have written."""
+    """Parsed JSON without text values, which a model may have written."""
     if isinstance(value, dict):
         return {name: without_texts(item) for name, item in value.items() if not isinstance(item, str)}
     if isinstance(value, list):
@@ -405,22 +407,18 @@ def without_texts(value: Any) -> Any:
 
 
 def feedback_body_hash(feedback: Feedback) -> str:
-    return body_hash(_feedback_body(feedback))
-
-
-def _feedback_body(feedback: Feedback) -> dict[str, Any]:
-    """The fields in which repeated feedback must be equal. API keys may differ, since clients replace them."""
+    """Hash of the fields in which repeated feedback must be equal. API keys may differ, since clients replace them."""
     body = {
         "decision_id": feedback.decision_id,
         "kind": feedback.kind,
-        # The value of an event is a setting, which may have changed between two tries.
+        # The value of an event comes from a setting, which may have changed between two requests.
         "value": None if feedback.kind == "event" else feedback.value,
         "source": feedback.source,
     }
     sent = {name: fact for name, fact in feedback.facts.items() if name != SENT_ID}
     facts = canonical(sent) if sent else None
     optional = {"rater": feedback.rater, "event": feedback.event, "facts": facts}
-    return body | {name: value for name, value in optional.items() if value is not None}
+    return body_hash(body | {name: value for name, value in optional.items() if value is not None})
 
 
 def update_row(update: Update, *, feedback_at: float | None) -> dict[str, Any]:
@@ -438,9 +436,9 @@ def snapshot_row(info: SnapshotInfo) -> dict[str, Any]:
 
 
 def reward_at(row: Mapping[str, Any], *, weight: float) -> float:
-    """The reward at this weight; the stored one if no weight applies.
+    """The reward with this weight of cost; the stored reward if the question has no weight or the preset none.
 
-    row: row of `updates`, with `decisions.cost_weight`.
+    row: row of `updates`, with `decisions.cost_weight`
     """
     if row["cost_weight"] is None or row["preset"] in WHOLE:
         return float(row["value"])

@@ -1,4 +1,4 @@
-"""Gives rows of former releases the columns of their facts (rows/queried_facts.py)."""
+"""Fills the columns of QueriedFacts in rows that former releases have inserted (rows/queried_facts.py)."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -6,7 +6,7 @@ from typing import Final
 
 from sqlalchemy import bindparam, func, select
 
-from ragbandit.router.storage.rows.queried_facts import READ, UNFILLED, QueriedFacts
+from ragbandit.router.storage.rows.queried_facts import JSON_COLUMNS, UNFILLED, QueriedFacts
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.positions import move_position, position_of
@@ -16,19 +16,19 @@ from ragbandit.router.storage.sql.tables import QUERIED_FACTS, decisions, polici
 BATCH: Final = 500
 
 
-def unfilled(database: Database) -> int:
-    """Number of rows that a former release inserted, and that nothing has filled."""
+def count_unfilled(database: Database) -> int:
+    """Number of rows of former releases that are not filled yet."""
     with database.read() as connection:
         return int(connection.execute(select(func.count()).select_from(decisions).where(UNFILLED)).scalar_one())
 
 
 def limited_rows(connection: Connection, *, label: str) -> int:
-    """Number of rows that this ledger has learned from decisions of a limit, as releases before schema 1007 did."""
+    """Number of updates of this ledger whose arm a limit chose. Releases before schema 1007 learned them."""
     return int(position_of(connection, f"limited_rows:{label}").get("rows", 0))
 
 
 def _note_learned(connection: Connection, limited: Sequence[str]) -> None:
-    """Add these decisions to `limited_rows` of the ledgers that have learned them."""
+    """Add to `limited_rows` of each ledger the number of these decisions that it has learned."""
     learned = select(updates.c.policy, func.count()).where(
         updates.c.policy.in_(select(policies.c.label)), updates.c.decision_id.in_(limited)
     )
@@ -43,8 +43,8 @@ def fill(database: Database, *, progress: Callable[[int, int], None]) -> int:
     After an interruption it continues with the rows that remain. Decisions may be made and erased meanwhile.
     progress: called with (rows filled, rows to fill). Raises StoreError.
     """
-    count = unfilled(database)
-    columns = decisions.c[("id", *READ, *QUERIED_FACTS)]
+    count = count_unfilled(database)
+    columns = decisions.c[("id", *JSON_COLUMNS, *QUERIED_FACTS)]
     new = {name: bindparam(f"new_{name}", type_=decisions.c[name].type) for name in QUERIED_FACTS}
     change = decisions.update().where(decisions.c.id == bindparam("of"), UNFILLED).values(new)
     filled, after = 0, ""

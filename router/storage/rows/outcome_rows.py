@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, case, null
 
-from ragbandit.router.storage.rows.conversion import JSON_OBJECT, Form, Row, TableRows, body_hash, canonical, of_known
+from ragbandit.router.storage.rows.conversion import JSON_OBJECT, Form, Row, TableRows, body_hash, canonical, from_json
 from ragbandit.router.storage.sql.json_columns import json_object
 from ragbandit.router.storage.sql.tables import outcomes
 from ragbandit.shared.dialects.chat.message_parts import LARGE
@@ -46,15 +46,15 @@ _DICTIONARY: Final = (
     b'[{"completion_tokens":1,"prompt_tokens":1,"purpose":"answer","seconds":0.,"text":"","type":"generated"}]'
 )
 _MARK: Final = b"\x01"
-#: maximum characters of images, audio and video that an outcome stores. Larger media pass to the waiting client, but
-#: are missing in the reply to a repeated request, and in answers of workers
+#: maximum characters of images, audio and video that an outcome stores. Larger media are only in the first reply of a
+#: service that asks the model itself: they are missing in replies to repeated requests, and in answers of workers
 MAX_STORED_MEDIA: Final = 2_000_000
 #: maximum bytes of an unpacked trace, so that a damaged row cannot fill the memory
 _MOST: Final = 64 * 1024 * 1024
 
 
 def compress_trace(text: str, *, answer: str) -> bytes:
-    """Compress the JSON of a trace. answer: the outcome's answer; most traces repeat it, so it helps to compress."""
+    """Compress the JSON of a trace. answer: the outcome's answer, which most traces repeat; used as dictionary."""
     writer = zlib.compressobj(level=6, wbits=-15, zdict=_DICTIONARY + answer.encode())
     return _MARK + writer.compress(text.encode()) + writer.flush()
 
@@ -89,43 +89,43 @@ def trace_json(trace: tuple[TraceEvent, ...]) -> list[dict[str, Any]]:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """Like `asdict`, ten times as fast, for dataclasses that contain no others."""
+    """Like `asdict`, ten times as fast, for dataclasses without nested dataclasses."""
     return dict(zip(value.__dataclass_fields__, _fields_of(value.__class__)(value), strict=True))
 
 
 @lru_cache(maxsize=16)
 def _fields_of(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
-    """Function from a value to its fields. Events have one field at least."""
+    """A function that returns the fields of a value of this class, which has at least one."""
     names = tuple(field.name for field in fields(kind))
     return attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
 
 
 def trace_value(events: list[dict[str, Any]]) -> tuple[TraceEvent, ...]:
-    """The inverse of `trace_json`. An event of a type that only a newer release has becomes a Branch."""
+    """The inverse of `trace_json`. An event of an unknown type, from a newer release, becomes a Branch."""
     trace: list[TraceEvent] = []
     for event in events:
         kind = _EVENTS.get(event["type"])
         if kind is None:
             trace.append(Branch(rule="unknown_event", value=canonical(event)))
             continue
-        trace.append(of_known(kind, {k: tuple(v) if isinstance(v, list) else v for k, v in event.items()}))
+        trace.append(from_json(kind, {k: tuple(v) if isinstance(v, list) else v for k, v in event.items()}))
     return tuple(trace)
 
 
-#: key in the JSON of a cost: part of the cost that later turns of the decision added
+#: key in the JSON of a cost: the part of the cost that later turns of the decision added
 LATER: Final = "later"
-#: key in the JSON of a cost: what turns cost that came after all ledgers had closed the decision, with their STEPS. It
-#: is no part of the cost, since no reward has it, but it was spent: see `spent_of`
+#: key in the JSON of a cost: cost and steps of turns that came after all ledgers had closed the decision. They are not
+#: part of the cost, since no reward includes them, but they were spent: see `spent_of`
 LATE: Final = "late"
 _STEPS: Final = "steps"
-#: key in the JSON of a cost that has calls without a price
+#: key in the JSON of a cost: dollars of calls whose price is assumed
 ASSUMED: Final = "assumed_dollars"
-#: dollars, steps and seconds
+#: (dollars, steps, seconds)
 Amounts = tuple[float, float, float]
 
 
 def cost_value(text: str) -> Cost:
-    return of_known(Cost, json_object(text))
+    return from_json(Cost, json_object(text))
 
 
 def cost_json(cost: Cost) -> str:
@@ -141,18 +141,18 @@ def own_cost(text: str) -> Cost:
 def with_added(cost: str, *, key: str, added: Cost) -> str:
     """The JSON of a cost, with the newest turn's cost added to its part `key` (LATER or LATE)."""
     parts = json_object(cost)
-    return canonical({**parts, key: _nonzero(of_known(Cost, parts.get(key, {})) + added)})
+    return canonical({**parts, key: _nonzero(from_json(Cost, parts.get(key, {})) + added)})
 
 
 def with_late(cost: str, *, turn: Outcome) -> str:
-    """The JSON of a decision's cost, in whose part LATE the cost and the steps of a turn are added."""
+    """The JSON of a decision's cost, with the cost and the steps of a turn added to its part LATE."""
     parts = json_object(with_added(cost, key=LATE, added=turn.cost + Cost(turns=1)))
     steps = json_object(cost).get(LATE, {}).get(_STEPS, 0.0) + turn.steps
     return canonical({**parts, LATE: {**parts[LATE], **({_STEPS: steps} if steps else {})}})
 
 
 def spent_of(cost: str, *, steps: float) -> tuple[Amounts, Amounts]:
-    """Amounts that a decision with all its turns used. Returns (all, the part of turns that ended after its closure).
+    """Returns (amounts of a decision with all its turns, the part of turns that ended after all ledgers had closed it).
 
     cost, steps: columns of its outcome
     """
@@ -166,12 +166,12 @@ def _amounts(parts: Mapping[str, Any]) -> Amounts:
 
 
 def _nonzero(cost: Cost) -> dict[str, Any]:
-    """The fields that are not 0. So hashes stay the same when a release adds a field."""
+    """The fields that are not 0, so that hashes stay the same when a release adds a field."""
     amounts = _fields_of(Cost)(cost)
     return dict(compress(zip(cost.__dataclass_fields__, amounts, strict=True), amounts))
 
 
-#: stop reasons that erasure keeps: code reads them. Others may be texts, since callers and arms send any
+#: stop reasons that erasure keeps, since code reads them. Callers and arms may send others, with any text.
 KNOWN_REASONS: Final = frozenset(
     {
         *("", "answered", "tool_calls", "unknown_arm", "unreadable", "request_refused", "question_too_long"),
@@ -203,10 +203,10 @@ def outcome_body(outcome: Outcome) -> dict[str, Any]:
 
 
 def outcome_hashes(row: Row) -> set[str]:
-    """The hashes that the stored outcome may have had: numbers of steps may have been received as whole numbers.
+    """Possible hashes of the stored outcome. There are several, since whole numbers of steps may have been integers.
 
-    row: with all texts, and a cost without later turns. Texts that could not be stored as they came have no hash here,
-    so then the stored hash is returned.
+    row: with all texts, and a cost without later turns. If a text was changed to be storable, the hash cannot be
+    computed, and the stored one is returned.
     """
     trace = decompress_trace(row["trace"], answer=row["answer"] or "")
     texts = [row["answer"] or "", row["error"] or "", row["stop_reason"], row["made_by"], trace]
@@ -248,7 +248,7 @@ _OUTCOME: Final = TableRows(
     cost=Form(write=cost_json, read=cost_value),
     made_by=JSON_OBJECT,
     sources=Form(
-        write=_sources_json, read=lambda text: tuple(of_known(Source, item) for item in json.loads(text or "[]"))
+        write=_sources_json, read=lambda text: tuple(from_json(Source, item) for item in json.loads(text or "[]"))
     ),
     reply=Form(write=_reply_json, read=json_object),
 )

@@ -1,8 +1,8 @@
-"""Facts of decisions that queries ask for. Each is a column of `decisions`, written when the decision is inserted.
+"""Facts of decisions that queries need. Each is a column of `decisions`, written when the decision is inserted.
 
-The columns `facts` and `request` have the same facts as JSON, together with what callers and models write. A former
-release inserts rows without some of these columns: with schema 1006 without `arm_by`, which then has its default, and
-before without all of them. The facts of such a row are read from its JSON, until it is filled (rows/filling.py).
+The columns `facts` and `request` have the same facts as JSON, together with values of callers and models. A release
+before schema 1006 inserts rows without these columns, and one with schema 1006 without `arm_by`, which then has its
+default. The facts of such a row are read from its JSON, until it is filled (rows/filling.py).
 """
 
 import json
@@ -47,17 +47,17 @@ class QueriedFacts(NamedTuple):
     has_callers_id: bool
     #: whether an agent other than the conversation's main one asked
     is_of_agent: bool
-    #: whether another arm answered than that of the turn before: moved, or in place of a failed one
+    #: whether the arm is not that of the turn before: the turn was moved, or answers instead of a failed one
     is_moved: bool
-    #: factor by which a nearly spent budget raised the cost weight; None: no budget did
+    #: factor by which a nearly spent budget raised the cost weight; None if none did
     budget_factor: float | None
-    #: when the task ends if no further turn comes, seconds since 1970; None: the decision is of no task
+    #: when the task ends if no further turn comes, seconds since 1970; None if the decision belongs to no task
     task_until: float | None
     #: JSON list: first decisions of the tool loop and of the failover that the row belongs to; None if there are none
     belongs_to: str | None
     #: JSON list: ids of the responses that the row continues or quotes; None if there are none
     responses: str | None
-    #: who chose the arm; None: the policy drew it
+    #: who chose the arm; None if the policy drew it
     arm_by: ArmBy | None
 
     @classmethod
@@ -88,11 +88,11 @@ class QueriedFacts(NamedTuple):
         """The facts of a row with FACT_COLUMNS."""
         if row["arm_by"] != UNFILLED_ARM_BY:
             return cls._make(map(row.__getitem__, QUERIED_FACTS))
-        return cls.of_unfilled({name: row[f"unfilled_{name}"] for name in READ} | dict(row))
+        return cls.of_unfilled({name: row[f"unfilled_{name}"] for name in JSON_COLUMNS} | dict(row))
 
     @classmethod
     def of_unfilled(cls, row: Row) -> Self:
-        """The facts of a row with the columns READ, which a former release has inserted. A damaged column has none.
+        """The facts of a former release's row with the columns JSON_COLUMNS. A damaged column counts as empty.
 
         The row of a release with schema 1006 has all columns but `arm_by`, and its JSON may have been erased since.
         """
@@ -105,7 +105,7 @@ class QueriedFacts(NamedTuple):
 
     @property
     def is_undrawn(self) -> bool:
-        """Whether the policy did not draw the arm here, from several ones."""
+        """Whether the policy of this store did not draw the arm from several."""
         return self.is_imported or self.arm_by is not None
 
 
@@ -117,12 +117,12 @@ def arm_by_of(row: Row) -> ArmBy | None:
 
 def arm_by_of_query(arm_by: ArmBy | None, *, loop: Loop | None) -> ArmBy | None:
     """`Query.arm_by` of a stored decision. arm_by: `Decision.arm_by`"""
-    is_open = loop is not None and loop.called_by is not None  # a step has chosen the arm of these calls
+    is_open = loop is not None and loop.called_by is not None  # a step has chosen the arm for these results
     return arm_by if arm_by in ("caller", "calls", "failover") and not is_open else None
 
 
 def _arm_by(row: Row, *, facts: Mapping[str, Any], edge: Mapping[str, Any], is_chosen: bool) -> ArmBy | None:
-    """Who chose the arm of a row that a former release has inserted, as far as its JSON has it. is_chosen: FORCED"""
+    """Who chose the arm of a former release's row, as far as its JSON has it. is_chosen: value of FORCED"""
     failover, loop = edge.get("failover"), edge.get("tool_turn")
     if isinstance(failover, Mapping) and failover:
         return "failover"
@@ -163,7 +163,7 @@ def _number(value: Any) -> float | None:
 
 
 def _ids(values: Sequence[Any]) -> str | None:
-    # PostgreSQL takes neither NUL nor half a character, and an id has neither.
+    # PostgreSQL refuses NUL and lone surrogates, which no valid id contains.
     ids = [value for value in values if isinstance(value, str) and value.isascii() and value.isprintable()]
     return json.dumps(ids) if ids else None
 
@@ -177,13 +177,13 @@ def _if_unfilled(column: Column[Any]) -> ColumnElement[Any]:
     return case((UNFILLED, column)).label(f"unfilled_{column.name}")
 
 
-#: columns from which the facts of a row are read that a former release has inserted
-READ: Final = ("facts", "request", "arms", "turn_of")
-#: columns of a query for `QueriedFacts.of_row`; the columns READ are read only in rows without the others
-FACT_COLUMNS: Final = (*decisions.c[QUERIED_FACTS], *map(_if_unfilled, decisions.c[READ]))
+#: columns from which the facts of a former release's row are read
+JSON_COLUMNS: Final = ("facts", "request", "arms", "turn_of")
+#: columns of a query for `QueriedFacts.of_row`; the columns JSON_COLUMNS are read only in rows without the others
+FACT_COLUMNS: Final = (*decisions.c[QUERIED_FACTS], *map(_if_unfilled, decisions.c[JSON_COLUMNS]))
 
 
-def may_be(condition: ColumnElement[bool]) -> ColumnElement[bool]:
+def or_unfilled(condition: ColumnElement[bool]) -> ColumnElement[bool]:
     """Condition on columns of QueriedFacts, which is also true for rows whose columns have to be read from JSON."""
     return or_(condition, UNFILLED)
 
@@ -193,6 +193,6 @@ IMPORTED_COLUMNS: Final = (decisions.c.is_imported, _if_unfilled(decisions.c.fac
 
 
 def is_imported(columns: Sequence[Any]) -> bool:
-    """Only this of the facts, from the values of IMPORTED_COLUMNS."""
+    """`QueriedFacts.is_imported` of a row. columns: the values of IMPORTED_COLUMNS"""
     stored, unfilled_facts = columns
     return IMPORTED in object_or_empty(unfilled_facts) if stored is None else bool(stored)

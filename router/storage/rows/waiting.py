@@ -1,7 +1,7 @@
-"""Reads and writes rows of `waiting`: decisions that a ledger has not closed, with three flags each.
+"""Reads and writes rows of `waiting`: decisions that a ledger has neither learned nor closed, with three flags each.
 
-One order of locks prevents deadlocks: LOCK_ORDER. A transaction locks all its rows of a table at once, in the order of
-their keys. Rows that it has inserted are locked by nobody else.
+All transactions lock tables in the order LOCK_ORDER, which prevents deadlocks. A transaction locks all its rows of a
+table at once, in the order of their keys. No other transaction can lock rows that it has inserted.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,17 +10,16 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, RowMapping, and_, delete, exists, func, literal, select, update
 
-from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts, may_be
+from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts, or_unfilled
 from ragbandit.router.storage.sql.bulk_insert import Row, Rows, insert_into, send
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import decisions, feedback, jobs, outcomes, units, waiting
 from ragbandit.shared.types import Decision, TaskTurn
 
-#: tables in the order in which a transaction that stores decisions, outcomes or feedback, ends tasks or erases locks
-#: their stored rows
+#: order in which transactions lock rows of tables if they store decisions, outcomes or feedback, end tasks, or erase
 LOCK_ORDER: Final = ("decisions", "units", "outcomes", "waiting", "feedback", "jobs", "counters")
-#: condition for a column: ids of decisions and turns, and the decisions of these turns. Takes the ids twice
+#: condition for a column: it is one of these ids, or the decision of a turn among them. Needs the list of ids twice
 WITH_FIRSTS: Final = "IN (? UNION ALL SELECT turn_of FROM decisions WHERE id IN ?)"
 _turns = decisions.alias("turns")
 #: later turns that workers have still to answer, and the column with the decision of each
@@ -32,7 +31,7 @@ _LOCKED: Final = (
 )
 _LOCKED_BY_ID, _LOCKED_WITH_FIRSTS = _LOCKED.format("IN ?"), _LOCKED.format(WITH_FIRSTS)
 _HAS_FEEDBACK: Final = exists().where(feedback.c.decision_id == decisions.c.id)
-#: flag -> condition on `decisions` under which it is set; the learner clears flags of feedback that it cannot use
+#: flag -> condition on `decisions` under which the flag is set; the learner clears it if it cannot use the feedback
 _STORED: Final = {
     "has_outcome": exists().where(outcomes.c.decision_id == decisions.c.id),
     "has_feedback": _HAS_FEEDBACK.where(feedback.c.value != "null"),
@@ -41,7 +40,7 @@ _STORED: Final = {
 
 
 def with_open_turn(connection: Connection, ids: Sequence[str]) -> set[str]:
-    """The decisions among `ids` of which workers have still to answer a later turn."""
+    """The decisions among `ids` with a later turn that workers still have to answer."""
     return set(connection.execute(select(TURN_OF).select_from(OPEN_TURNS).where(TURN_OF.in_(ids))).scalars())
 
 
@@ -52,7 +51,7 @@ def lock_rows(connection: Connection, *where: ColumnElement[bool]) -> list[RowMa
 
 
 def lock_waiting(connection: Connection, ids: Iterable[str]) -> Rows:
-    """Lock the rows of `waiting` of these decisions, sent as by `send`. Returns a function that returns the rows."""
+    """Send the query that locks the rows of `waiting` of these decisions. Returns a function that returns the rows."""
     return send(connection, _LOCKED_BY_ID, sorted({*ids}))
 
 
@@ -61,10 +60,10 @@ def lock_with_firsts(connection: Connection, ids: list[str]) -> Rows:
     return send(connection, _LOCKED_WITH_FIRSTS, ids, ids)
 
 
-def take_out(connection: Connection, *where: ColumnElement[bool], moves: Moves) -> Sequence[RowMapping]:
+def delete_waiting(connection: Connection, *where: ColumnElement[bool], moves: Moves) -> Sequence[RowMapping]:
     lock_rows(connection, *where)
     deleted = connection.execute(delete(waiting).where(*where).returning(waiting)).mappings().all()
-    moves.waiting(deleted, sign=-1)
+    moves.count_waiting(deleted, sign=-1)
     return deleted
 
 
@@ -82,7 +81,7 @@ def flag_waiting(connection: Connection, rows: Iterable[Row], *, moves: Moves, *
 
 
 def flag_as_stored(connection: Connection, rows: Iterable[RowMapping], *, moves: Moves) -> None:
-    """Set the flags of these rows from stored outcomes and feedback. The rows are locked, and of one policy label."""
+    """Set the flags of these locked rows, which have one policy label, from stored outcomes and feedback."""
     before = {row["decision_id"]: row for row in rows}
     query = select(decisions.c.id, *(flag.label(name) for name, flag in _STORED.items()))
     for row in connection.execute(query.where(decisions.c.id.in_(before))).mappings():
@@ -99,15 +98,15 @@ def insert_missing_waiting(connection: Connection, *where: ColumnElement[bool], 
     stored = select(*columns.values()).select_from(decisions).where(*where, decisions.c.turn_of.is_(None))
     insert = insert_into(connection, waiting).from_select(list(columns), stored)
     rows = connection.execute(insert.on_conflict_do_nothing().returning(waiting)).mappings().all()
-    moves.waiting(rows)
+    moves.count_waiting(rows)
     _set_ends_of_tasks(connection, [row["decision_id"] for row in rows if row["open_until"] is None], label=label)
 
 
 def _set_ends_of_tasks(connection: Connection, ids: Sequence[str], *, label: str) -> None:
-    """Set ends of tasks whose row in `units` was replaced by a later task, as their newest turns have them."""
+    """Set the ends of tasks whose row in `units` was replaced by a later task: those that their newest turns have."""
     if not ids:
         return
-    query = select(*decisions.c["id", "turn_of"], *FACT_COLUMNS).where(may_be(decisions.c.task_until.is_not(None)))
+    query = select(*decisions.c["id", "turn_of"], *FACT_COLUMNS).where(or_unfilled(decisions.c.task_until.is_not(None)))
     ends = dict[str, float]()
     for of_task in (decisions.c.id.in_(ids), decisions.c.turn_of.in_(ids)):
         for row in connection.execute(query.where(of_task).order_by(decisions.c.made_at)).mappings():
@@ -140,10 +139,10 @@ def waiting_row(decision: Decision, *, label: str) -> dict[str, Any]:
 
 
 def labels_in_use(connection: Connection, *, label: str) -> Callable[[], set[str]]:
-    """The ledgers for which a new decision waits: this one and all registered ones, without the retired ones.
+    """Send the query for the ledgers of a new decision: this one and all registered ones, without retired ones. Returns
+    a function that returns their labels.
 
-    Call this after the decision was inserted: a ledger that is registered meanwhile waits for older transactions. The
-    query is sent as by `send`. Returns a function that returns the labels.
+    Call this after the decision was inserted: a ledger that is registered later inherits it (ledgers/inheritance.py).
     """
     rows = send(connection, "SELECT label, retired_at IS NULL AS in_use FROM policies")
 
@@ -157,6 +156,6 @@ def labels_in_use(connection: Connection, *, label: str) -> Callable[[], set[str
 
 
 def number_transaction(connection: Connection) -> None:
-    """Let PostgreSQL number this transaction now instead of at its first write; see `inheritance._older_ended`."""
+    """Let PostgreSQL number this transaction now instead of at its first write; see `inheritance._have_older_ended`."""
     if not connection.is_sqlite:
         send(connection, "SELECT pg_current_xact_id()")

@@ -40,12 +40,12 @@ def send(connection: Connection, statement: str, *values: Any) -> Rows:
     """Like `run_statement`, but returns a function that returns the rows.
 
     PostgreSQL gets the statement when rows of it or of a later statement are read, or with the commit. All
-    statements that wait are sent in one round trip. SQLite runs the statement now.
+    pending statements are sent in one round trip. SQLite runs the statement now.
     """
     given = [*values]
-    for place, value in enumerate(values):
+    for position, value in enumerate(values):
         if isinstance(value, list):
-            given[place] = f"[{','.join(map(encode_basestring_ascii, value))}]"  # the JSON of these texts
+            given[position] = f"[{','.join(map(encode_basestring_ascii, value))}]"  # the JSON of these texts
     text = _adapt(statement, is_sqlite=connection.is_sqlite)
     if not connection.is_sqlite:
         sent: Rows = connection.driver.send(text, given)
@@ -57,6 +57,7 @@ def send(connection: Connection, statement: str, *values: Any) -> Rows:
 
 @lru_cache(maxsize=256)
 def _adapt(statement: str, *, is_sqlite: bool) -> str:
+    """The statement in the SQL of the database, with the placeholders of its driver."""
     if is_sqlite:
         listed = "IN (SELECT value FROM json_each(?){})"
         statement = re.sub(r" FOR (NO KEY )?UPDATE$", "", statement)
@@ -104,7 +105,7 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[Row], *, en
     values = map(itemgetter(*names), rows)  # every row has several columns
     if not connection.is_sqlite:
         objects = list(map(dict, map(zip, repeat(names), values)))
-        data = fast_json_bytes(objects) if is_plain(objects) else None  # rows without bytes, as jobs with their chats
+        data = fast_json_bytes(objects) if is_plain(objects) else None  # None for rows with bytes
         text = json.dumps(objects, ensure_ascii=False, default=_hex) if data is None else data.decode()
         return send(connection, statement, text)
     if "RETURNING" not in end:

@@ -62,7 +62,7 @@ class Connection(sqlalchemy.Connection):
         return not self.driver.closed
 
     def end(self) -> None:
-        """Commit. Raises the driver's errors, and SQLAlchemy's."""
+        """Commit the open transaction. Raises the driver's errors, and SQLAlchemy's."""
         if self.in_transaction():
             self.commit()
         else:
@@ -82,15 +82,15 @@ class Connections:
         self._engine = engine
         # The connection that was used last has prepared the most statements, and has the newest pages in its cache.
         self._idle: deque[Connection] = deque()
-        self._places: SimpleQueue[None] = SimpleQueue()
+        self._slots: SimpleQueue[None] = SimpleQueue()
         for _ in range(limit):
-            self._places.put(None)
+            self._slots.put(None)
         self._limit, self._generation = limit, 0
 
     def take(self) -> Connection:
         """A connection, until `give_back`. Raises PoolTimeout, the driver's errors, and SQLAlchemy's."""
         try:
-            self._places.get(timeout=WAIT_S)
+            self._slots.get(timeout=WAIT_S)
         except Empty as error:
             raise PoolTimeout(f"all {self._limit} connections have been in use for {WAIT_S:g} s") from error
         try:
@@ -103,7 +103,7 @@ class Connections:
                     return connection
                 connection.close()
         except BaseException:
-            self._places.put(None)
+            self._slots.put(None)
             raise
 
     def give_back(self, connection: Connection, *, error: BaseException | None = None) -> None:
@@ -116,13 +116,13 @@ class Connections:
             self._close_idle(kept=KEPT)
         if connection.generation != self._generation:
             self._close_idle()
-        self._places.put(None)
+        self._slots.put(None)
 
     def discard(self, connection: Connection, *, error: BaseException | None) -> None:
         """Close a connection. If its server is lost, also close all connections that are not newer."""
         if connection.is_lost(error) and connection.generation == self._generation:
             self.close()
-        self._places.put(None)
+        self._slots.put(None)
         with suppress(Exception):
             connection.close()
 

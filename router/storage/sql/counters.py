@@ -2,7 +2,7 @@
 
 A counter changes in the transaction that changes the rows, so it is exact. `row_counts` counts the rows themselves, for
 `verify`. On PostgreSQL every counter has SHARDS rows, and a process changes only one of them, so that routers do not
-wait for each other. A transaction changes its counters last and in the order of their keys, which prevents deadlocks.
+block each other. A transaction changes its counters last and in the order of their keys, which prevents deadlocks.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -64,7 +64,7 @@ _ADD: Final = " ON CONFLICT (label, name, shard) DO UPDATE SET value = counters.
 #: order
 _CHANGE_SUM: Final = "UPDATE counters SET value = value + ? WHERE label = ? AND name = ? AND shard = 0"
 _FORGET_SUM: Final = "DELETE FROM counters WHERE label = ? AND name IN ('dollars', 'turns') AND shard = 0"
-_KEPT: Final = "SELECT name, sum(value) AS value FROM counters WHERE label IN ? GROUP BY name"
+_COUNTS: Final = "SELECT name, sum(value) AS value FROM counters WHERE label IN ? GROUP BY name"
 #: prefix of the names of counters of deleted rows; counts of all time include deleted rows
 GONE: Final = "gone:"
 
@@ -74,7 +74,7 @@ _KIND: Final = itemgetter(*_KIND_NAMES)
 
 
 class Moves:
-    """Changes of the counters in one transaction. prefix: prefix of the counters' names, "" or GONE."""
+    """Changes of counters, collected for the end of a transaction. prefix: of the counters' names, "" or GONE."""
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
@@ -88,24 +88,24 @@ class Moves:
         self._moved[key] = self._moved.get(key, 0) + count
 
     def change_sum(self, name: SumName, count: int, *, label: str) -> None:
-        """Add to a sum of a session or task if it is stored."""
+        """Add to a stored sum of a session or task. A sum that is not stored stays missing."""
         self._sums[label, name] = self._sums.get((label, name), 0) + count
 
     def forget_sum(self, label: str) -> None:
-        """Delete the sum of a session or task."""
+        """Delete the stored sum of a session or task."""
         self._forgotten.add(label)
 
-    def updates(self, rows: Iterable[Row]) -> None:
+    def count_updates(self, rows: Iterable[Row]) -> None:
         for row in rows:
             self.add("learned" if row["source"] == "explicit" else "defaulted", label=row["policy"])
 
-    def closures(self, rows: Iterable[Row]) -> None:
+    def count_closures(self, rows: Iterable[Row]) -> None:
         for row in rows:
             self.add("quarantined" if row["state"] == "quarantined" else "closed", label=row["policy"])
 
-    def waiting(self, rows: Iterable[Row], *, sign: Literal[1, -1] = 1) -> None:
+    def count_waiting(self, rows: Iterable[Row], *, sign: Literal[1, -1] = 1) -> None:
         """Count new rows of `waiting`, or with sign -1 deleted ones."""
-        # For speed: rows of a group are mostly equal in these columns, so equal rows are counted together.
+        # For speed: most rows of a group are equal in these columns, so equal rows are counted together.
         kinds: dict[tuple[Any, ...], int] = {}
         for kind in map(_KIND, rows):
             kinds[kind] = kinds.get(kind, 0) + sign
@@ -148,8 +148,8 @@ def day_of(now: float) -> Day:
     return Day(datetime.fromtimestamp(now, UTC).date().isoformat())
 
 
-def next_day(now: float) -> float:
-    """When the next UTC day begins, seconds since 1970."""
+def next_day_start(now: float) -> float:
+    """Start of the next UTC day, seconds since 1970."""
     return (now // DAY_S + 1) * DAY_S
 
 
@@ -178,13 +178,13 @@ class WriteTransaction:
 
 
 def stored_counts(connection: Connection, *, label: str, prefix: str = "") -> dict[str, int]:
-    """Name of a counter without `prefix` -> value, for the counters of the store and of this label."""
-    return ask_kept(connection, label=label, prefix=prefix)()
+    """Name of a counter without `prefix` -> value, of the store and of this label. prefix: "" or GONE"""
+    return send_stored_counts(connection, label=label, prefix=prefix)()
 
 
-def ask_kept(connection: Connection, *, label: str, prefix: str = "") -> Callable[[], dict[str, int]]:
-    """Like `stored_counts`, but sent as by `send`; returns a function that returns the counters."""
-    rows = send(connection, _KEPT, [ALL, label])
+def send_stored_counts(connection: Connection, *, label: str, prefix: str = "") -> Callable[[], dict[str, int]]:
+    """Like `stored_counts`, but only sends the query, and returns a function that returns the counters."""
+    rows = send(connection, _COUNTS, [ALL, label])
 
     def counts() -> dict[str, int]:
         stored = {row["name"]: int(row["value"]) for row in rows()}
@@ -202,26 +202,26 @@ def row_counts(connection: Connection, *, label: str) -> dict[str, int]:
         return int(connection.execute(select(func.count()).select_from(table).where(*where)).scalar_one())
 
     learned, closed = updates.c.policy == label, closures.c.policy == label
-    waits = waiting.c.policy == label
+    unlearned = waiting.c.policy == label
     counts = {
         "decided": count(tables.decisions, tables.decisions.c.turn_of.is_(None)),
         "feedback": count(feedback),
         "late_feedback": count(feedback, feedback.c.late),
         "learned": count(updates, learned, updates.c.source == "explicit"),
         "defaulted": count(updates, learned, updates.c.source != "explicit"),
-        "waiting": count(waiting, waits),
+        "waiting": count(waiting, unlearned),
         "closed": count(closures, closed, closures.c.state != "quarantined"),
         "quarantined": count(closures, closed, closures.c.state == "quarantined"),
-        "unanswered": count(waiting, and_(waits, UNANSWERED)),
-        "missing_outcome": count(waiting, and_(waits, MISSING_OUTCOME)),
+        "unanswered": count(waiting, and_(unlearned, UNANSWERED)),
+        "missing_outcome": count(waiting, and_(unlearned, MISSING_OUTCOME)),
         **{f"{kind}_due": count(jobs, jobs.c.kind == kind) for kind in ("judge", "check", "label")},
     }
     removed = stored_counts(connection, label=label, prefix=GONE)
     return {name: value + removed[name] for name, value in counts.items()}
 
 
-def not_by_policy(connection: Connection) -> int:
-    """Number of counted decisions without a policy (NOT_BY_POLICY). The newest decisions may not be counted yet."""
+def count_not_by_policy(connection: Connection) -> int:
+    """Number of decisions that no policy has made (NOT_BY_POLICY), from the totals, which lack the newest decisions."""
     of_policies, totals_of = tables.arm_hours.c.policy.in_(select(tables.policies.c.label)), tables.arm_hours.c.totals
     rows = connection.execute(select(totals_of).where(of_policies, tables.arm_hours.c.hour == tables.EVER))
     count = 0
@@ -232,12 +232,12 @@ def not_by_policy(connection: Connection) -> int:
 
 
 def recount(connection: Connection) -> dict[str, tuple[int, int]]:
-    """Set the counters to `row_counts`, in a write transaction. Returns "label name" -> (old, new) of changed ones."""
+    """Set counters to `row_counts` in a write transaction. Returns "label name" -> (old, new value) of wrong ones."""
     if not connection.is_sqlite:
         # To count a large table takes longer than the usual time limit of a statement.
         connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("LOCK TABLE counters IN EXCLUSIVE MODE"))
-    # A label may have waiting rows without being registered.
+    # A label may have rows in `waiting` without being registered.
     labels = sorted(connection.execute(select(tables.policies.c.label).union(select(waiting.c.policy))).scalars())
     wrong: dict[str, tuple[int, int]] = {}
     rows: dict[tuple[str, str], int] = {}

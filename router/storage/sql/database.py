@@ -1,7 +1,7 @@
 """Connections and transactions of SQLite and PostgreSQL.
 
-SQLite runs in WAL mode with synchronous=FULL, so a commit survives a power loss. Writers begin with BEGIN IMMEDIATE, so
-they queue instead of failing. PostgreSQL runs in read committed. Driver errors are raised as StoreError.
+SQLite runs in WAL mode with synchronous=FULL, so a commit survives a power loss. Writers begin with BEGIN IMMEDIATE: a
+second one is blocked, and does not fail. PostgreSQL runs in read committed. Driver errors are raised as StoreError.
 """
 
 import secrets
@@ -26,17 +26,17 @@ from ragbandit.shared.errors import RESTORE, StoreError, missing_package
 
 #: prefix of the name of a PostgreSQL session (`application_name`); the schema of the session's code follows
 SESSION: Final = "ragbandit schema "
-#: begin of a transaction of PostgreSQL that reads; SQLite needs no mode, since it always sees one state
+#: statement that begins a reading transaction of PostgreSQL. SQLite needs no mode: its transactions read one snapshot
 _BEGIN_READING: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-#: longest wait of a writer for another writer, seconds
+#: longest time for which another writer may block a writer, seconds
 LOCK_WAIT_S = 30.0
-#: rows per counter on PostgreSQL; processes that change the same row wait for each other's commits
+#: rows per counter on PostgreSQL; processes that change the same row are blocked by each other until a commit
 SHARDS = 16
 #: Pause between two tries of a writer of SQLite, seconds. SQLite's own pause grows to 100 ms, so a writer might never
 #: find the database free while another process writes often.
 LOCK_RETRY_S = 0.002
 #: Parameters of libpq; DATABASE_URL overrides them. A dead connection is closed within 10 s. Nothing is read from a
-#: server that refuses writes, since what it has may be out of date, or never reach the server that takes its place.
+#: server that refuses writes: its rows may be out of date, or missing on the server that replaces it.
 POSTGRES_OPTIONS = {
     "target_session_attrs": "read-write",
     "connect_timeout": 5,
@@ -100,21 +100,21 @@ class Database:
         #: errors that a block turns into StoreError
         self.errors = (SQLAlchemyError, self.engine.dialect.loaded_dbapi.Error)
         self.connections = Connections(self.engine, limit=1) if in_memory else Connections(self.engine)
-        #: the time that this process gives rows
+        #: the clock for times in rows that this process writes
         self.clock = StoreClock(self)
 
     def read(self) -> "ConnectionBlock":
-        """A read-only transaction that sees one state."""
+        """A read-only transaction, which reads one snapshot of the database."""
         return ConnectionBlock(self, begin=_BEGIN_READING)
 
-    def look(self) -> "ConnectionBlock":
+    def connection(self) -> "ConnectionBlock":
         """A connection for a single statement; takes half the time of `read`."""
         return ConnectionBlock(self, begin=None)
 
     def write(self, *, foreign_keys: bool = True) -> "ConnectionBlock":
         """A transaction, committed at the end of the block.
 
-        foreign_keys: if False, SQLite does not check them: it would scan every table that refers to a deleted row.
+        foreign_keys: False turns off SQLite's checks, which scan every table that refers to a deleted row
         """
         if self.file is not None and self.file.read_only:
             remedy = "give this user the right to write it, or copy it to a disk that can be written"
@@ -122,21 +122,21 @@ class Database:
         return ConnectionBlock(self, begin="BEGIN", writes=True, foreign_keys=foreign_keys)
 
     def damages(self, *, most: int) -> list[str]:
-        """At most `most` damaged places that SQLite finds in its file; reads the whole file."""
+        """Descriptions of at most `most` faults that SQLite finds in its file; reads the whole file."""
         if not self.is_sqlite:
             return []
         try:
             with self.read() as connection:
-                places = connection.exec_driver_sql(f"PRAGMA quick_check({most})").scalars().all()
+                faults = connection.exec_driver_sql(f"PRAGMA quick_check({most})").scalars().all()
         except StoreError as error:
             if not error.lasting:
                 raise
             return [error.message]
-        return [" ".join(str(place).split()) for place in places if place != "ok"]
+        return [" ".join(str(fault).split()) for fault in faults if fault != "ok"]
 
     def copy_sqlite(self, target: Path) -> None:
         """Copy a database of SQLite into an empty file; others may write meanwhile. Raises StoreError."""
-        with self.look() as connection:
+        with self.connection() as connection:
             connection.driver.execute("VACUUM INTO ?", (str(target),))
 
     def check_file(self, *, every_s: float = 0.0) -> None:
@@ -166,7 +166,7 @@ class Database:
 
 
 class ConnectionBlock:
-    """A `with` block in which a connection is used, in a transaction unless `begin` is None.
+    """A `with` block that uses a connection, in a transaction unless `begin` is None.
 
     begin: statement that begins the transaction in PostgreSQL. foreign_keys: see `Database.write`
     """
@@ -200,7 +200,7 @@ class ConnectionBlock:
         return connection
 
     def _begin_writing(self, connection: Connection) -> None:
-        if connection.foreign_keys != self._foreign_keys:  # this PRAGMA lets SQLite prepare all statements again
+        if connection.foreign_keys != self._foreign_keys:  # only then: after this PRAGMA statements are prepared again
             connection.driver.execute(f"PRAGMA foreign_keys={'ON' if self._foreign_keys else 'OFF'}")
             connection.foreign_keys = self._foreign_keys
         _wait_for_lock(connection.driver, "BEGIN IMMEDIATE")
@@ -241,7 +241,7 @@ def _connect_postgres(_dialect: Dialect, _record: object, args: Sequence[Any], p
 
     defaults = " ".join(f"-c {name}={value}" for name, value in SESSION_OPTIONS.items())
     parameters = {**POSTGRES_OPTIONS, **parameters, "options": f"{defaults} {parameters.get('options', '')}".strip()}
-    threshold = str(parameters.get("prepare_threshold", 5))  # none: for proxies that keep no prepared statements
+    threshold = str(parameters.get("prepare_threshold", 5))  # "none" turns it off, for proxies that lose statements
     parameters["prepare_threshold"] = int(threshold) if threshold.isdigit() else None
     return PipelinedConnection.connect(*args, autocommit=True, **parameters)
 
@@ -249,7 +249,7 @@ def _connect_postgres(_dialect: Dialect, _record: object, args: Sequence[Any], p
 def _prepare_sqlite(file: StoreFile | None, connection: Any, _record: object) -> None:
     connection.isolation_level = None  # BEGIN is sent by ConnectionBlock
     if file is None or not file.read_only:
-        # SQLite itself does not wait if several connections switch a new file to WAL at the same time.
+        # SQLite itself fails at once if several connections switch a new file to WAL at the same time.
         _wait_for_lock(connection, "PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
     if file is not None:

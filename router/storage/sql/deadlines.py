@@ -1,4 +1,4 @@
-"""The time for whatever deletes, gives up or pays again, which the wrong clock of one host must not decide."""
+"""The time by which rows are deleted and work is given up or repeated, so that a host's wrong clock does no harm."""
 
 import time
 from typing import Final
@@ -6,12 +6,12 @@ from typing import Final
 from sqlalchemy import func, select
 
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.leases import clock
+from ragbandit.router.storage.sql.leases import database_time
 from ragbandit.router.storage.sql.positions import move_position, position_of
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.processes.steady_clock import TRUST_S, Clock, SteadyClock, steady_clock
 
-#: time after the last time of deletion for which the clock of a new process is believed at once, seconds
+#: time after the last time of deletion within which the clock of a new process is trusted at once, seconds
 QUIET_S: Final = 86_400.0
 #: time between two writes of the time of deletion, seconds
 KEEP_S: Final = 60.0
@@ -36,7 +36,7 @@ class DeadlineClock:
         self.database = database
         self._steady, self._wall, self._monotonic = steady or steady_clock(), wall, monotonic
         self._began = monotonic()
-        #: the stored time of deletion when the process began (None before the first call), and now
+        #: the stored time of deletion: at the first call (None before it), and at the last write
         self._latest: float | None = None
         self._stored = 0.0
 
@@ -46,13 +46,13 @@ class DeadlineClock:
         if self.database.is_sqlite:
             return now
         with self.database.read() as connection:
-            return min(now, float(connection.execute(select(clock(self.database))).scalar_one()))
+            return min(now, float(connection.execute(select(database_time(self.database))).scalar_one()))
 
     def for_deletion(self) -> float:
         """Time against which ages of rows are measured. Raises StoreError.
 
-        With SQLite, the host's clock may have been wrong since the process began. So the store keeps the latest time
-        that was returned, and for TRUST_S a process returns at most QUIET_S more, plus the time since it began.
+        With SQLite, the host's clock may have been wrong since the process began. So the store has the latest time that
+        was returned. For TRUST_S a process returns at most this time + QUIET_S + the time since the process began.
         """
         now, passed = self.now(), self._monotonic() - self._began
         if not self.database.is_sqlite:
@@ -68,7 +68,7 @@ class DeadlineClock:
         return now
 
     def _read(self) -> float:
-        """The latest time in the store; in a store that has none, the time of its newest decision."""
+        """The latest time of deletion; if none is stored, the time of the newest decision, or else the present time."""
         with self.database.read() as connection:
             stored = position_of(connection, _READER)
             newest = None if stored else connection.execute(select(func.max(decisions.c.made_at))).scalar()

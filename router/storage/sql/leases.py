@@ -1,10 +1,10 @@
-"""Leases of tasks that only one process at a time may do.
+"""Leases for work that only one process at a time may do.
 
-If the holder has ended, another process on the same host notices it from the kernel, and takes the lease at once.
+If the holder has ended, another process on the same host learns it from the kernel, and takes the lease at once.
 
-Times come from the database's clock: a holder whose own clock is an hour ahead would block others for an hour after its
-death. SQLite only has the host's clock, which may have been set back. So a SQLite lease that would end later than a
-lease taken now counts as expired, unless the holder is known to run on this host.
+Times come from the database's clock. Otherwise a holder whose own clock is an hour ahead would block others for an hour
+after its death. SQLite only has the host's clock, which may have been set back. So a SQLite lease that would end later
+than a lease taken now counts as expired, unless the holder is known to run on this host.
 """
 
 import uuid
@@ -38,7 +38,7 @@ class Lease:
         held = self.last_holder()
         if held is None:
             return False
-        is_alive = holder_alive(held.holder)
+        is_alive = is_holder_alive(held.holder)
         ends_too_late = self.database.is_sqlite and held.left_s > lease_s
         if is_alive or (is_alive is None and not ends_too_late):
             return False
@@ -46,11 +46,11 @@ class Lease:
         return self._take(holder=holder, lease_s=lease_s)
 
     def last_holder(self) -> "HeldLease | None":
-        """The lease's holder and time left, even if it has expired; None if no process has taken it."""
+        """The last holder, even if the lease has expired; None if no process has taken it or the holder released it."""
         return next(iter(held_leases(self.database, leases.c.name == self.name)), None)
 
     def _take(self, *, holder: str, lease_s: float) -> bool:
-        now = clock(self.database)
+        now = database_time(self.database)
         is_free = or_(leases.c.holder == holder, leases.c.expires_at <= now)
         row: dict[str, Any] = {"holder": holder, "expires_at": now + lease_s}
         with self.database.write() as connection:
@@ -65,18 +65,18 @@ class Lease:
     def is_held(self, connection: Connection, *, holder: str) -> bool:
         """Whether `holder` holds the lease. If so, no other process can take it before this transaction ends."""
         query = select(leases.c.name).where(leases.c.name == self.name, leases.c.holder == holder)
-        query = query.where(leases.c.expires_at > clock(self.database))
+        query = query.where(leases.c.expires_at > database_time(self.database))
         return connection.execute(query.with_for_update()).first() is not None
 
 
-def forget(database: Database, *, prefix: str, expired_s: float) -> None:
+def delete_expired(database: Database, *, prefix: str, expired_s: float) -> None:
     """Delete leases whose names begin with `prefix` and that expired at least `expired_s` seconds ago."""
-    old = leases.c.expires_at < clock(database) - expired_s
+    old = leases.c.expires_at < database_time(database) - expired_s
     with database.write() as connection:
         connection.execute(leases.delete().where(leases.c.name.startswith(prefix, autoescape=True), old))
 
 
-def clock(database: Database) -> ColumnElement[float]:
+def database_time(database: Database) -> ColumnElement[float]:
     """The SQL expression for the present time of the database, seconds since 1970."""
     return literal_column(f"({CLOCK[database.engine.dialect.name]})", Double)
 
@@ -91,13 +91,13 @@ class HeldLease:
 
 def held_leases(database: Database, *where: ColumnElement[bool]) -> list[HeldLease]:
     """The first 100 leases by name, expired ones included. where: conditions on `leases`."""
-    left_s = (leases.c.expires_at - clock(database)).label("left_s")
+    left_s = (leases.c.expires_at - database_time(database)).label("left_s")
     query = select(leases.c.name, leases.c.holder, left_s).where(*where).order_by(leases.c.name).limit(100)
     with database.read() as connection:
         return [HeldLease(**row) for row in connection.execute(query).mappings()]
 
 
-def holder_alive(key: str) -> bool | None:
+def is_holder_alive(key: str) -> bool | None:
     """Whether the process with this key runs; None if it is on another host, or the key belongs to no process."""
     process = ProcessIdentity.from_key(key)
     return None if process is None else process.is_alive()

@@ -16,12 +16,12 @@ from sqlalchemy import Table, func, inspect, literal, select, text
 from ragbandit.router.storage.sql import schema
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.leases import clock, held_leases, holder_alive
+from ragbandit.router.storage.sql.leases import database_time, held_leases, is_holder_alive
 from ragbandit.router.storage.sql.schema import MOVING, RUN_ALONE
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, counters, leases, metadata, service_secrets
 from ragbandit.shared.errors import Conflict, NotReady, StoreError
 
-#: rows per transaction; they are read and sent one by one, so memory does not depend on it
+#: number of rows per transaction; rows are read and sent one by one, so memory does not depend on it
 ROWS = 5_000
 _EMPTY: Final = "choose an empty database, or empty this one: DROP SCHEMA public CASCADE; CREATE SCHEMA public"
 _USED: Final = "if this store was moved there before, the move is complete: use it; else choose an empty database"
@@ -31,7 +31,7 @@ _STOP: Final = "stop every process that uses the SQLite store"
 def move(source: Database, target: Database, *, progress: Callable[[int, int], None]) -> int:
     """Copy all rows of SQLite (`read_only`) to PostgreSQL; an interrupted move continues. Returns the number of rows.
 
-    A move that was complete before, for example because its process was killed at the end, changes nothing.
+    If an earlier call has completed the move, this one changes nothing.
     progress: called after each batch with (number of rows copied, number of all rows).
     Raises NotReady if the source is in use, Conflict if it has changed or the target has rows, and StoreError.
     """
@@ -69,8 +69,8 @@ def _check_source(source: Database, *, revision: str | None) -> None:
     if revision != SCHEMA_REVISION:
         message = f"the SQLite store has schema {revision or 'none'}, and this release moves schema {SCHEMA_REVISION}"
         raise StoreError(message, field="from", remedy=f"first run with DATABASE_URL={source.url}: `ragbandit migrate`")
-    for lease in held_leases(source, leases.c.expires_at > clock(source)):
-        if holder_alive(lease.holder) is not False:
+    for lease in held_leases(source, leases.c.expires_at > database_time(source)):
+        if is_holder_alive(lease.holder) is not False:
             message = f"the SQLite store is in use: {lease.holder} holds the lease {lease.name!r}"
             raise NotReady(message, field="from", remedy=f"{_STOP}, then run this again")
 
@@ -81,9 +81,8 @@ def _counts(connection: Connection) -> dict[str, int]:
 
 
 def _state(connection: Connection) -> tuple[dict[str, int], str]:
-    """Returns (`_counts`, a hash that changes with the store: changes that add no row increase a counter).
-
-    Two stores with equal numbers differ in their random secrets.
+    """Returns (`_counts`, a hash of the counters and secrets). Two states of a store differ in one of these: a change
+    that adds no row increases a counter. Two stores with equal counts differ in their random secrets.
     """
     tables = (counters, service_secrets)
     rows, values = _counts(connection), [sorted(map(tuple, connection.execute(select(table)))) for table in tables]
@@ -99,7 +98,9 @@ def _is_complete(target: Database, rows: dict[str, int], *, state: str) -> bool:
 
 
 def _begin(target: Database, *, state: str) -> None:
-    """Create the schema in a database without rows and mark it as MOVING, unless this move has begun before."""
+    """Create the schema in a database without rows and mark it as MOVING, unless this move has begun already. Raises
+    Conflict if the database has other rows.
+    """
     with target.read() as connection:
         version, begun = schema.schema_version(connection)
         names = inspect(connection).get_table_names()

@@ -1,7 +1,7 @@
-"""Connections to PostgreSQL that send several statements in one round trip, with BEGIN and COMMIT among them.
+"""Connections to PostgreSQL that send several statements in one round trip, together with BEGIN and COMMIT.
 
-A statement of `send` waits until its rows are read, SQLAlchemy runs another one or the transaction is committed. Then
-all statements that wait are sent in one pipeline.
+A statement of `send` is pending until its rows are read, SQLAlchemy runs another one or the transaction is committed.
+Then all pending statements are sent in one pipeline.
 """
 
 from collections.abc import Sequence
@@ -35,27 +35,27 @@ class PipelinedConnection(psycopg.Connection[Any]):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._waiting: list[PipelinedStatement] = []
+        self._pending: list[PipelinedStatement] = []
         #: used again, since psycopg takes longer to make a cursor than to send a short statement
         self._cursors: list[psycopg.Cursor[dict[str, Any]]] = []
 
     def send(self, statement: str, values: Sequence[Any] = ()) -> PipelinedStatement:
         sent = PipelinedStatement(self, statement, values)
-        self._waiting.append(sent)
+        self._pending.append(sent)
         return sent
 
     def send_all(self) -> None:
-        """Send the statements that wait, and read their results."""
-        if not self._waiting:
+        """Send the pending statements, and read their results."""
+        if not self._pending:
             return
-        waiting, self._waiting = self._waiting, []
+        pending, self._pending = self._pending, []
         cursors, self._cursors = self._cursors, []  # after an error they are not used again
-        while len(cursors) < len(waiting):
+        while len(cursors) < len(pending):
             cursors.append(psycopg.Cursor(self, row_factory=dict_row))
-        with self.pipeline() if len(waiting) > 1 else nullcontext():
-            for sent, cursor in zip(waiting, cursors, strict=False):
+        with self.pipeline() if len(pending) > 1 else nullcontext():
+            for sent, cursor in zip(pending, cursors, strict=False):
                 cursor.execute(sent.statement, sent.values or None)
-        for sent, cursor in zip(waiting, cursors, strict=False):
+        for sent, cursor in zip(pending, cursors, strict=False):
             sent.rows = [] if cursor.rownumber is None else cursor.fetchall()
         self._cursors = cursors
 
@@ -64,15 +64,15 @@ class PipelinedConnection(psycopg.Connection[Any]):
         return super().cursor(*args, **options)
 
     def commit(self) -> None:
-        """Commit; the statements that wait are sent with COMMIT, and have all succeeded when this returns."""
-        if not self._waiting:
+        """Commit; pending statements are sent together with COMMIT. When this returns, all have succeeded."""
+        if not self._pending:
             return super().commit()
         self.send("COMMIT")
         return self.send_all()
 
     def rollback(self) -> None:
-        """Forget the statements that wait, and roll back. If the connection is lost, the server rolls back."""
-        self._waiting.clear()
+        """Drop the pending statements, and roll back. If the connection is lost, the server rolls back."""
+        self._pending.clear()
         if self.closed:
             return
         try:

@@ -1,4 +1,4 @@
-"""Positions: small JSON objects of the store, each with one reader, that survive the process which wrote them."""
+"""Positions: how far a reader has read tables, as JSON objects in the store, so that another process can continue."""
 
 import json
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ def move_position(connection: Connection, reader: str, *, position: Mapping[str,
 
 
 def lock_position(connection: Connection, reader: str, *, now: float) -> None:
-    """Lock a position: other transactions that lock it wait for the end of this transaction. SQLite has one writer."""
+    """Lock a position: until this transaction ends, others that lock it are blocked. SQLite has one writer anyway."""
     insert_new(connection, reading_positions, [{"reader": reader, "position": "{}", "moved_at": now}], key="reader")
     row = select(reading_positions.c.reader).where(reading_positions.c.reader == reader)
     connection.execute(row.with_for_update())

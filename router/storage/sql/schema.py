@@ -54,7 +54,7 @@ def migrate(database: Database, *, revision: str = "head", pre: bool = False) ->
             is_lock_error = getattr(cause, "sqlstate", None) in ("55P03", "40P01")  # lock timeout, deadlock
             if time.monotonic() > give_up or not is_lock_error:
                 raise
-        time.sleep(DDL_PAUSE_S)  # lets transactions go first that wait for the same tables
+        time.sleep(DDL_PAUSE_S)  # lets transactions go first that are blocked by locks of the migration
 
 
 def _migrate(connection: Connection, *, revision: str, pre: bool) -> str:
@@ -62,7 +62,7 @@ def _migrate(connection: Connection, *, revision: str, pre: bool) -> str:
     if current is not None and current > SCHEMA_REVISION and _may_use(connection):
         return current
     if not connection.is_sqlite:
-        _give_way_first(connection)
+        _yield_to_requests(connection)
     if current is not None:
         check_tables(connection, revision=current)
     if pre and current is not None:
@@ -93,7 +93,7 @@ def upgrade(connection: Connection, *, revision: str) -> None:
 
 
 def store_revision(connection: Connection, revision: str, *, code_from: str | None = None) -> None:
-    oldest = code_from or max(oldest for step, oldest in steps().items() if step <= revision)
+    oldest = code_from or max(oldest for step, oldest in migration_steps().items() if step <= revision)
     row = {"revision": revision, "oldest": oldest}
     connection.execute(text("UPDATE alembic_version SET version_num = :revision, code_from = :oldest"), row)
 
@@ -164,7 +164,7 @@ def _keys_of(table: Table) -> Iterator[tuple[str, ...]]:
 
 
 def wait_for_schema(database: Database, *, seconds: float) -> str:
-    """Wait until this release can use the database's schema; returns its revision. Raises the last StoreError."""
+    """Wait up to `seconds` until this release can use the schema. Returns its revision. Raises StoreError."""
     give_up = time.monotonic() + seconds
     while True:
         try:
@@ -199,7 +199,7 @@ def schema_version(connection: Connection) -> tuple[str | None, str | None]:
 
 
 @cache
-def steps() -> dict[str, str]:
+def migration_steps() -> dict[str, str]:
     """Revision of each migration -> oldest schema whose code still works after the migration; oldest revision first."""
     from alembic.config import Config
     from alembic.script import ScriptDirectory
@@ -211,7 +211,7 @@ def steps() -> dict[str, str]:
 
 
 def _pending(current: str | None) -> dict[str, str]:
-    return {revision: oldest for revision, oldest in steps().items() if current is None or revision > current}
+    return {revision: oldest for revision, oldest in migration_steps().items() if current is None or revision > current}
 
 
 def _last_safe(current: str, *, needed: str) -> str:
@@ -252,8 +252,8 @@ def _may_use(connection: Connection) -> bool:
     return oldest is not None and oldest <= SCHEMA_REVISION
 
 
-def _give_way_first(connection: Connection) -> None:
-    """Let this transaction of PostgreSQL give up a lock sooner than requests do. Waits for other migrations to end."""
+def _yield_to_requests(connection: Connection) -> None:
+    """Let this transaction of PostgreSQL give up a lock sooner than requests do. Blocks until other migrations end."""
     setting = text("SELECT setting FROM pg_settings WHERE name = 'deadlock_timeout'")
     timeout_ms = connection.execute(setting).scalar_one()
     # Shorter than deadlock_timeout, so that in a deadlock the migration gives up, never a request.

@@ -1,4 +1,4 @@
-"""The time that rows get, and by which tasks end: the hosts of one store must agree on it."""
+"""The clock for times in rows and for the ends of tasks, on which the hosts of a store must agree."""
 
 import time
 from typing import TYPE_CHECKING, Final
@@ -14,7 +14,7 @@ CLOCK: Final = {
     "sqlite": "(julianday('now') - 2440587.5) * 86400.0",
     "postgresql": "CAST(EXTRACT(epoch FROM clock_timestamp()) AS float8)",
 }
-#: time for which the measured time of the server is used before it is measured again, seconds
+#: shortest time between two measurements of the server's time, seconds
 LOOK_S: Final = 10.0
 
 
@@ -23,7 +23,7 @@ class StoreClock:
 
     With SQLite, the clock may not be ahead of the steady clock, which ignores a jump for an hour.
 
-    Only `look` asks the database, so `now` can be called anywhere.
+    Only `measure` asks the database, so `now` can be called anywhere.
     """
 
     def __init__(
@@ -40,17 +40,17 @@ class StoreClock:
         self._offset: float | None = None
         self._looked_at = 0.0
 
-    def look(self) -> None:
+    def measure(self) -> None:
         """Measure the time of the server, unless it was measured less than LOOK_S ago. Raises StoreError."""
         if self._database.is_sqlite or (self._offset is not None and self._monotonic() < self._looked_at + LOOK_S):
             return
-        with self._database.look() as connection:
+        with self._database.connection() as connection:
             (row,) = run_statement(connection, f"SELECT {CLOCK['postgresql']} AS now")
         self._looked_at = self._monotonic()
         self._offset = float(row["now"]) - self._looked_at
 
     def ahead_s(self) -> float:
-        """Seconds by which the clock of this host is ahead; 0.0 up to SLACK_S."""
+        """Seconds by which the clock of this host is ahead; 0.0 if it is ahead by at most SLACK_S."""
         right = self._steady.now() if self._offset is None else self._offset + self._monotonic()
         ahead = self._wall() - right
         return ahead if ahead > SLACK_S else 0.0
@@ -59,6 +59,6 @@ class StoreClock:
         return self._wall() - self.ahead_s()
 
     def corrected(self, made_at: float) -> float:
-        """The time of a row that this host has made by its own clock."""
+        """The time for a row whose time `made_at` comes from this host's clock."""
         ahead = self.ahead_s()
         return min(made_at, self._wall() - ahead) if ahead else made_at

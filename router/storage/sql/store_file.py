@@ -1,7 +1,7 @@
-"""Creates and opens the file of a SQLite database, and checks that the file is still in its place.
+"""Creates and opens the file of a SQLite database, and checks that the path still leads to this file.
 
-SQLite goes on with an open file that was moved or deleted, and everything written to the file would be lost. So the
-process remembers the file that it opened first, and stops if the path leads to another file, or to none.
+SQLite continues to write to an open file that was moved or deleted, and these rows would be lost. So the process
+remembers the file that it opened first, and stops if the path leads to another file, or to none.
 """
 
 import contextlib

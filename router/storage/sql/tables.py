@@ -1,9 +1,9 @@
 """The schema of the database. `migrations/` creates its tables.
 
 Rows of `updates` are never changed, but retention deletes old ones. In `feedback` only the column `late` changes.
-Erasure blanks texts of users in `decisions` and `feedback`. A decision that a ledger has not finished has a row in
-`waiting`. The transaction that inserts the decision's row in `updates` or `closures` deletes this row, so until
-retention deletes the decision, it is in exactly one of the three tables.
+Erasure blanks texts of users in `decisions`, `outcomes`, `feedback` and `paired_answers`. A decision that a ledger has
+neither learned nor closed has a row in `waiting`. The transaction that inserts the decision's row in `updates` or
+`closures` deletes this row, so until retention deletes the decision, it is in exactly one of the three tables.
 """
 
 import functools
@@ -53,7 +53,7 @@ LABEL = String(40)
 #: 64-bit integer; a plain INTEGER on SQLite, where all integers have 64 bits
 LONG = BigInteger().with_variant(Integer, "sqlite")
 
-#: condition of an index of part of `feedback`; the index is used only by queries with the same text
+#: condition of the partial index `feedback_labels`, which only queries with the same text use
 IS_LABEL: Final = text("source = 'label'")
 
 
@@ -67,7 +67,7 @@ policies = _table(
     Column("retired_at", Double, comment="when the ledger was retired; NULL: in use"),
     Column("inheriting", String(16), comment="pass over older decisions, insert or again; NULL: finished"),
     Column("inherited_to", ID, comment="id of the last decision of that pass"),
-    Column("inherit_after", String(20), comment="the pass waits for transactions up to this one; NULL: not known yet"),
+    Column("inherit_after", String(20), comment="the pass continues after this transaction; NULL: not known yet"),
     Column("diagnosis", Text, comment="JSON object: how far the policy has learned"),
     Column("arms", Text, comment="JSON object: versions of the arms"),
     Column("frontier", Text, comment="JSON object: quality and cost of the policy at each weight"),
@@ -161,9 +161,9 @@ judge_days = _table(
     Column("scored", LONG, nullable=False, comment="scores stored"),
     Column("failed", LONG, nullable=False, comment="tries without a score"),
     Column("given_up", LONG, nullable=False, comment="decisions that were tried too often"),
-    Column("expired", LONG, nullable=False, comment="decisions that waited too long"),
+    Column("expired", LONG, nullable=False, comment="decisions that were not judged in time"),
     Column("suspicious", LONG, nullable=False, comment="decisions with a text that addresses the judge"),
-    Column("skipped", LONG, nullable=False, comment="decisions not judged, since too many waited"),
+    Column("skipped", LONG, nullable=False, comment="decisions not judged, since the queue was full"),
     Column("prompt_tokens", LONG, nullable=False),
     Column("completion_tokens", LONG, nullable=False),
     Column("dollars", Double, nullable=False),
@@ -204,7 +204,7 @@ audit_log = _table(
     "audit_log",
     Column("number", LONG, primary_key=True, autoincrement=False, comment="1, 2, 3 ..."),
     Column("made_at", Double, nullable=False),
-    Column("actor", String(128), nullable=False, comment="key:PUBLIC_ID, or cli:USER@HOST"),
+    Column("actor", String(128), nullable=False, comment="key:PUBLIC_ID, cli:USER@HOST or process:NAME@HOST"),
     Column("action", String(64), nullable=False, comment="key.create, feedback.quarantine, ..."),
     Column("target", String(128), nullable=False, comment="object of the action"),
     Column("tenant", String(64)),
@@ -260,8 +260,8 @@ policy_control = _table(
 
 #: `decisions.arm_by` of a row that a former release has inserted, and that nothing has filled
 UNFILLED_ARM_BY: Final = "?"
-#: Flags of schema 1006 in `decisions`, whose place `arm_by` has taken. Nothing reads or writes them. They stay in the
-#: database, since processes of the former release insert them during a rolling upgrade
+#: Flags of schema 1006 in `decisions`, which `arm_by` replaces. Nothing reads or writes them. They stay in the
+#: database, since processes of the former release insert them during a rolling upgrade.
 FORMER_FLAGS: Final = ("is_forced", "is_sticky", "is_pinned")
 #: columns with facts that `facts` and `request` have as JSON, too; storage/rows/queried_facts.py has their meanings
 _QUERIED: Final = (
@@ -342,13 +342,13 @@ jobs = _table(
     "jobs",
     Column("kind", String(16), primary_key=True, comment="answer, judge, check, label or pair (begun_pairs.py)"),
     Column("decision_id", ID, primary_key=True),
-    Column("tenant", String(64), comment="answer: the tenants take turns; NULL for other kinds"),
+    Column("tenant", String(64), comment="answer: the queue is fair to tenants; NULL for other kinds"),
     Column("arm", String(64), comment="answer: the drawn arm; NULL for other kinds"),
-    Column("turn", LONG, nullable=False, comment="the lowest is next; 0 for other kinds than answer"),
-    Column("made_at", Double, nullable=False, comment="when it began to wait: its decision, or its outcome, was made"),
-    Column("due_at", Double, nullable=False, comment="earliest time of the next try; the order within a turn"),
+    Column("turn", LONG, nullable=False, comment="position in the queue, the lowest is next; 0 for other kinds"),
+    Column("made_at", Double, nullable=False, comment="time of the decision, or of its outcome"),
+    Column("due_at", Double, nullable=False, comment="earliest time of the next try; orders equal positions"),
     Column("tries", Integer, nullable=False, comment="number of tries, without those that a failing server ended"),
-    Column("claimed_by", String(128), comment="the process that works on it; NULL: it waits"),
+    Column("claimed_by", String(128), comment="the process that works on it; NULL: none"),
     Column("claimed_until", Double, comment="by the clock of the database"),
     Column("facts", Text, nullable=False, comment="JSON object; answer: the original chat; judge: share, failures"),
     Column("api_key", String(16), comment="answer: public id of the caller's key", info={"since": "1002"}),
@@ -381,7 +381,7 @@ outcomes = _table(
     "outcomes",
     Column("decision_id", ID, ForeignKey("decisions.id"), primary_key=True),
     Column("body_hash", String(43), nullable=False, comment="sha256 of the reported outcome"),
-    Column("status", String(16), nullable=False, comment="answered, failed, budget or cancelled"),
+    Column("status", String(16), nullable=False, comment="answered, exhausted or failed"),
     Column("answer", Text),
     Column("trace", LargeBinary, comment="JSON list of events, compressed (storage/rows/outcome_rows.py)"),
     Column("cost", Text, nullable=False, comment="JSON object; a missing key means 0"),
@@ -396,7 +396,7 @@ outcomes = _table(
     Column(
         "call",
         String(43),
-        comment="sha256 of caller, conversation, and tool calls or answer; see turns.py",
+        comment="sha256 of caller, conversation, and tool calls or answer; see continuing.py",
     ),
     Column(
         "taken_by", ID, comment="the decision with the results of these calls, or with the next turn; NULL: none yet"
@@ -438,7 +438,7 @@ paired_answers = _table(
     "paired_answers",
     Column("decision_id", ID, primary_key=True),
     Column("arm", String(64), primary_key=True, comment="the arm that answered"),
-    Column("version", String(43), primary_key=True, comment="sha256 of the arm's definition and of the asked question"),
+    Column("version", String(43), primary_key=True, comment="sha256 of the arm's definition and of its limits"),
     Column("judge", String(43), primary_key=True, comment="sha256 of the judge's definition"),
     Column("rater", String(64), nullable=False, comment="name of the judge, or path of the check"),
     Column("is_stored", Boolean, nullable=False, comment="whether it is the outcome's answer, not asked again"),
@@ -453,7 +453,7 @@ paired_answers = _table(
     Column("dollars", Double, nullable=False, comment="what it cost to ask and to judge"),
     Column("actor", String(128), nullable=False, comment="who asked for it, and was charged"),
     Column("made_at", Double, nullable=False),
-    comment="answers of both ways to the same questions, for `report --decide`: judged by one judge, and never learned",
+    comment="answers of two arms to the same questions, for `report --decide`: judged by one judge, and never learned",
     info={"since": "1003"},
 )
 

@@ -12,7 +12,7 @@ from ragbandit.additions.dashboard.rendering import STATIC
 from ragbandit.router.queue.presence import WorkerState
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.storage import policy_versions as store
-from ragbandit.router.storage.totals import Extender
+from ragbandit.router.storage.totals import TotalsExtender
 from ragbandit.testing.doors import check_door
 from tests.support.rollouts import add, do
 from tests.support.servers.http_service import routed
@@ -71,7 +71,7 @@ def arms(count: int) -> dict[str, object]:
 
 def counted(service) -> None:
     """The hourly totals hold everything."""
-    extender = Extender(service.router.database, holder="test", weight=0.05, clock=lambda: time.time() + 60.0)
+    extender = TotalsExtender(service.router.database, holder="test", weight=0.05, clock=lambda: time.time() + 60.0)
     while extender.extend():
         pass
     extender.release()

@@ -60,7 +60,7 @@ def test_only_one_process_asks(asked, monkeypatch):
     ask = asked(golden_dollars=1e-9)
     other = {"name": "golden", "holder": "another-host/1", "expires_at": 1e12}
     ask.world.write(leases.insert().values(**other))
-    monkeypatch.setattr("ragbandit.router.storage.sql.leases.holder_alive", lambda _: True)
+    monkeypatch.setattr("ragbandit.router.storage.sql.leases.is_holder_alive", lambda _: True)
     assert ask(1000.0) == (0, [])
     ask.world.write(leases.delete())
     seq, lines = ask(1000.0)

@@ -11,7 +11,7 @@ from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.offline.replay import open_log, parse_candidates, replay
 from ragbandit.router.serving import asked_model
 from ragbandit.router.serving.explanations.explain import explain
-from ragbandit.router.storage.access.spending import Spender, spent
+from ragbandit.router.storage.access.spending import Spender, read_spending
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.shared.additions import load_offered
 from ragbandit.shared.errors import InvalidInput
@@ -74,7 +74,7 @@ def test_the_model_picks_before_the_draw(make_world):
     dollars = sum(decision.query.sent.pick["dollars"] for decision in decided)
     with world.database.read() as connection:
         key = Spender("tenant", "default")
-        assert spent(connection, [key], now=time.time())[key].day == pytest.approx(dollars, abs=1e-9)
+        assert read_spending(connection, [key], now=time.time())[key].day == pytest.approx(dollars, abs=1e-9)
     assert b'ragbandit_picks_total{result="picked"} 3.0' in Metrics(world.router).text(None, budgets=None)
     rule = closing_rule(world.settings.learning)
     texts = [" ".join(explain(world.store, decision.id, rule=rule).reasons) for decision in decided]
@@ -160,7 +160,7 @@ def test_a_pick_that_fails_costs_no_answer(make_world, reply, failed, is_booked)
     assert decision.pmf[decision.arms.index("single_step")] > 0.9
     with world.database.read() as connection:
         key = Spender("tenant", "default")
-        day = spent(connection, [key], now=time.time())[key].day
+        day = read_spending(connection, [key], now=time.time())[key].day
     assert day == pytest.approx(pick.get("dollars", 0.0), abs=1e-9)
     assert f'ragbandit_picks_total{{result="{failed}"}} 1.0'.encode() in Metrics(world.router).text(None, budgets=None)
 
@@ -285,7 +285,7 @@ def test_a_call_whose_caller_leaves_is_booked(make_world):
 
         def dollars():
             with world.database.read() as connection:
-                return spent(connection, [key], now=time.time())[key].day
+                return read_spending(connection, [key], now=time.time())[key].day
 
         until(lambda: dollars() > 0.0)
     assert world.counters().decided == 0

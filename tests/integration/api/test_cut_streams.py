@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from ragbandit.router.storage.access.spending import Spender, spent
+from ragbandit.router.storage.access.spending import Spender, read_spending
 from tests.support.additions import is_served
 from tests.support.servers.cut_server import CHAT, TEXT, CutServer
 
@@ -41,6 +41,6 @@ def test_a_client_gets_no_half_answer_as_complete(serve):
                 dollars += outcome["cost"]["dollars"]
         tenant = Spender("tenant", "default")
         with service.router.database.read() as connection:
-            sums = spent(connection, [tenant], now=service.router.service.clock())
+            sums = read_spending(connection, [tenant], now=service.router.service.clock())
     assert kinds == {(door, is_whole) for door in DOORS for is_whole in (True, False)}
     assert sums[tenant].day == pytest.approx(dollars)

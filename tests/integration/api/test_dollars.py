@@ -10,7 +10,7 @@ import pytest
 from ragbandit.router.config.loading import load
 from ragbandit.router.offline.replay import open_log, replay
 from ragbandit.router.operation.budgets import budget_states
-from ragbandit.router.storage.totals import Extender
+from ragbandit.router.storage.totals import TotalsExtender
 from ragbandit.shared.texts.formats import money
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.running.context import Context
@@ -133,7 +133,7 @@ class Traffic:
         self.chat(loops[0], f"TIDE of {loops[0]}?", ASKS, RESULT, tools=TOOLS)
         self.judge()
         self.router.learn()
-        Extender(self.router.database, holder="one", weight=0.05, clock=lambda: time.time() + 60.0).extend()
+        TotalsExtender(self.router.database, holder="one", weight=0.05, clock=lambda: time.time() + 60.0).extend()
         self.router.refresh()
 
 

@@ -25,7 +25,7 @@ from ragbandit.router.operation.findings import (
 )
 from ragbandit.router.policies import untrained_policy
 from ragbandit.router.queue.jobs import connect_redis
-from ragbandit.router.queue.presence import card_of, keep_present, running_processes, say
+from ragbandit.router.queue.presence import make_card, publish_card, running_processes, start_presence
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.sql.tables import arm_hours
 from ragbandit.router.storage.totals import hour_of
@@ -65,9 +65,9 @@ def running(settings, redis_client, redis_server):
 def hosts(client, *changes, **common):
     """Cards of an answer worker and a learner for each host, and of a service."""
     for number, change in enumerate(changes):
-        card = card_of(role="worker", threads={"answer": 1, "learn": 1}, retriever="bm25:aa")
-        say(client, replace(card, host=f"host{number}", **common, **change))
-    say(client, replace(card_of(role="service"), pid=1, host="host0"))
+        card = make_card(role="worker", threads={"answer": 1, "learn": 1}, retriever="bm25:aa")
+        publish_card(client, replace(card, host=f"host{number}", **common, **change))
+    publish_card(client, replace(make_card(role="service"), pid=1, host="host0"))
 
 
 def test_nothing_is_found_where_all_is_well(settings, stored, running, redis_client):
@@ -199,7 +199,7 @@ def test_processes_that_are_missing(running, redis_client):
     assert running("processes", **mine) == []
     (found,) = running("processes")
     assert "--queue answer" in found
-    say(redis_client, card_of(role="service", threads={"answer": 0}))
+    publish_card(redis_client, make_card(role="service", threads={"answer": 0}))
     assert running("processes") == []  # the service answers itself
 
 
@@ -241,7 +241,7 @@ def test_settings_that_contradict_each_other(settings, given, words):
 
 def test_a_process_is_listed_while_it_is_there(redis_client, redis_server):
     """A card appears if the thread starts and disappears if it is closed; other values in Redis are left out."""
-    presence = keep_present(connect_redis(redis_server), card_of(role="service"))
+    presence = start_presence(connect_redis(redis_server), make_card(role="service"))
     until(lambda: running_processes(redis_client), seconds=10)
     redis_client.zadd("ragbandit:processes", {"ragbandit:process:x": time.time()})
     redis_client.set("ragbandit:process:x", "[]")

@@ -8,7 +8,7 @@ import pytest
 
 from ragbandit.client import Client
 from ragbandit.router.storage.label_queue import LABEL_QUEUE
-from ragbandit.router.storage.paired_answers import answers_to, keep_answer
+from ragbandit.router.storage.paired_answers import answers_to, store_answer
 from ragbandit.shared.errors import Conflict, InvalidInput
 from ragbandit.shared.types import OWN_BEGINNINGS, DecisionId, Feedback, FeedbackId, LabelRequest
 from tests.support.additions import needs
@@ -225,7 +225,7 @@ def test_answers_of_a_verdict_come_first_in_the_one_queue(asking, visit, with_ke
     record = asking.router.decision(key).decision
     for number, arm in enumerate(("direct", "deep")):
         one = made_paired_answer(record, arm=arm, judge=LABEL_QUEUE, quality=None, answer=f"answer {number} {HOSTILE}")
-        keep_answer(asking.router.database, one)
+        store_answer(asking.router.database, one)
     with Client(asking.url) as client:
         [*items, other] = client.label_queue()["items"]
         assert [one["kind"] for one in (*items, other)] == ["verdict", "verdict", "decision"]
@@ -258,7 +258,7 @@ def test_answers_of_a_verdict_come_first_in_the_one_queue(asking, visit, with_ke
     assert {one["answer"]: by_text[one["answer"]][0] for one in items} == dict(
         zip((one["answer"] for one in items), (0.0, 1.0), strict=True)
     )
-    keep_answer(asking.router.database, made_paired_answer(record, arm="more", judge=LABEL_QUEUE, quality=None))
+    store_answer(asking.router.database, made_paired_answer(record, arm="more", judge=LABEL_QUEUE, quality=None))
     head = {"authorization": f"Bearer {with_keys(asking, 'rater', tenant='shop')}"}
     assert asking.http.get("/v1/label-queue", headers=head).json() == {"items": []}
     for item in (f"{key}.0000000000000000", key, "nobody"):

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import event
 
 from ragbandit.router.storage.policy_versions import add_version
-from ragbandit.router.storage.totals import Extender
+from ragbandit.router.storage.totals import TotalsExtender
 from ragbandit.shared.errors import StoreError
 from tests.integration.storage.test_policy_versions import draft
 
@@ -37,7 +37,7 @@ def test_arms_are_told_from_the_totals(service):
         cost = {"prompt_tokens": 7, "dollars": 0.25, "seconds_total": 0.3 * number}
         outcome = {"decision_id": decision["decision_id"], "answer": "Paris", "cost": cost, "steps": 1}
         assert service.http.post("/v1/outcomes", json=outcome).status_code == 202
-    Extender(service.router.database, holder="one", weight=0.05, clock=lambda: time.time() + 60.0).extend()
+    TotalsExtender(service.router.database, holder="one", weight=0.05, clock=lambda: time.time() + 60.0).extend()
     found = families(service)
     arm = ("arm", "multi_step")
     assert sums(found["ragbandit_arm_decisions"])["ragbandit_arm_decisions_total", arm] == 4
@@ -90,7 +90,7 @@ def used(service):
         service.http.post("/v1/outcomes", json=outcome)
         service.http.post("/v1/feedback", json={"decision_id": decision["decision_id"], "rating": 1.0})
     service.router.learn()
-    Extender(service.router.database, holder="one", weight=0.05, clock=lambda: time.time() + 60.0).extend()
+    TotalsExtender(service.router.database, holder="one", weight=0.05, clock=lambda: time.time() + 60.0).extend()
     with service.router.database.write() as connection:
         add_version(connection, draft())
     return families(service)

@@ -6,7 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from ragbandit.router.reporting import report as reporting
-from ragbandit.router.storage.totals import Extender
+from ragbandit.router.storage.totals import TotalsExtender
 from ragbandit.shared.additions import additions
 from tests.support import command
 
@@ -83,7 +83,7 @@ def test_the_overview_over_http(service):
     for number in range(3):
         decision = service.http.post("/v1/route", json={"question": f"question {number}"}).json()
         service.http.post("/v1/outcomes", json={"decision_id": decision["decision_id"], "answer": "Paris"})
-    Extender(service.router.database, holder="one", weight=0.05, clock=lambda: time.time() + 60.0).extend()
+    TotalsExtender(service.router.database, holder="one", weight=0.05, clock=lambda: time.time() + 60.0).extend()
     earned = service.http.get("/v1/overview").json()
     assert earned["totals"]["decided"] == earned["totals"]["answered"] == 3
     assert 24 <= len(earned["points"]) <= 26

@@ -22,7 +22,7 @@ from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.ledgers.ledger import lean_updates
 from ragbandit.router.storage.sql.tables import arm_hours, feedback, jobs, outcomes
-from ragbandit.router.storage.totals import EVER, Extender
+from ragbandit.router.storage.totals import EVER, TotalsExtender
 from ragbandit.shared.additions import additions
 from ragbandit.shared.model_servers.failures import FAILURE, SUCCESSOR
 from ragbandit.shared.types import REQUEST_NAMES, Fact, names
@@ -153,7 +153,7 @@ def readings(service: Service) -> dict[str, object]:
     router, database, settings = service.router, service.router.database, service.router.settings
     make_learner(settings, router.ledger, files=router.process.versions.snapshots.files).drain()
     later = time.time() + 100.0
-    Extender(database, holder="test", weight=0.05, clock=lambda: later).extend()
+    TotalsExtender(database, holder="test", weight=0.05, clock=lambda: later).extend()
     scope = ReportScope(label="main", since=0.0, until=later, reward=settings.reward)
     log = read_log(database, scope)
     order = np.lexsort((log.made_at,))

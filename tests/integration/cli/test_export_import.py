@@ -198,7 +198,7 @@ def test_failed_import_leaves_nothing(new_ledger):
 
     with pytest.raises(RuntimeError):
         take_in(there, broken, origin="jsonl")
-    assert (count(there, updates), there.registered()) == (0, None)
+    assert (count(there, updates), there.policy_row()) == (0, None)
     assert take_in(there, lambda: rows, origin="jsonl").added == 1100
     more = [replace(row, decision=replace(row.decision, id=f"more{n}")) for n, row in enumerate(rows)]
     with pytest.raises(Conflict):

@@ -94,7 +94,7 @@ def test_declared_change(make_world, policy):
     assert live_sha(world) == world.sha256(world.replayed()), "and where no snapshot is left"
     declare_change(world.database, OTHER, actor="test", reason="there alone", now=1.0, label="later")
     later = Ledger(world.database, label=PolicyLabel("later"))
-    row = {name: world.ledger.registered()[name] for name in ("algorithm", "params", "encoder_hash")}
+    row = {name: world.ledger.policy_row()[name] for name in ("algorithm", "params", "encoder_hash")}
     register_policy(world.database, label=later.label, now=world.now, **row)
     named = world.settings.policy.model_copy(update={"label": "later"})
     settings = world.settings.model_copy(update={"policy": named})

@@ -13,8 +13,8 @@ from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report
 from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.storage.access.corrections import Correction
-from ragbandit.router.storage.access.spending import UNIT, Spender, spent
-from ragbandit.router.storage.access.turn_sums import kept_sums, session_spender
+from ragbandit.router.storage.access.spending import UNIT, Spender, read_spending
+from ragbandit.router.storage.access.turn_sums import ensure_sums, session_spender
 from ragbandit.router.storage.sql.tables import updates
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import PolicyLabel, Query
@@ -109,8 +109,8 @@ def test_rewards_and_limits_count_it_and_sums_do_not(make_world, database_url):
     with world.database.write() as connection:
         costs = dict(connection.execute(select(updates.c.decision_id, updates.c.cost)).all())
         spender = session_spender("default", key=None, session="s")
-        counted = kept_sums(connection, [spender])[spender]
-        booked = spent(connection, [Spender("tenant", "default")], now=world.now)
+        counted = ensure_sums(connection, [spender])[spender]
+        booked = read_spending(connection, [Spender("tenant", "default")], now=world.now)
     assert {costs[one.id] for one in unpriced} == {0.25}
     others = 0.001 * (12 - len(unpriced))
     assert counted.units * UNIT == pytest.approx(others + 0.25 * len(unpriced))

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 from sqlalchemy import text
 
-from ragbandit.router.storage.paired_answers import keep_answer
+from ragbandit.router.storage.paired_answers import store_answer
 from tests.conftest import World
 from tests.support.examples import made_paired_answer
 
@@ -23,7 +23,7 @@ def learned(module_settings):
             decision = world.route()
             world.outcome(decision, cost={"dollars": 0.5, "llm_calls": 1})
             world.feedback(decision, **({"label": ["Paris"]} if number % 2 else {"rating": 0.75}))
-            assert keep_answer(world.database, made_paired_answer(decision, arm=decision.arm, is_stored=True))
+            assert store_answer(world.database, made_paired_answer(decision, arm=decision.arm, is_stored=True))
         assert world.learn() == 6
     return world.settings.data_dir
 

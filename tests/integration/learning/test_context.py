@@ -70,7 +70,7 @@ def test_another_schema_learns_the_ledger_again(make_world, tmp_path):
     policy = new.router.service.serving.policy
     assert set(schema_of(policy)) == {"tier", "age"}
     assert policy.state()[1]["context"]["age"][0] == 12
-    assert json.loads(new.ledger.registered()["params"])["context"]["tier"] == TIER["tier"]
+    assert json.loads(new.ledger.policy_row()["params"])["context"]["tier"] == TIER["tier"]
     assert new.router.verify(deep=True).ok
 
 

@@ -44,7 +44,7 @@ def host(settings, database_url):
         router = Router.open(settings(database_url=database_url, **sections), jobs=MemoryJobs())
         opened.append(router)
         router.database.clock = clock.of(router.database)
-        router.database.clock.look()
+        router.database.clock.measure()
         return router, clock
 
     yield open_router

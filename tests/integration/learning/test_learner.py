@@ -460,7 +460,7 @@ def test_policy_without_features_minds_no_encoder(make_world):
     assert other.router.service.serving.last_seq == 2
     other.judged(3)
     assert other.learn() == 3
-    assert other.ledger.registered()["encoder_hash"] == ""
+    assert other.ledger.policy_row()["encoder_hash"] == ""
     assert (other.counters().learned, other.router.verify(deep=True).ok) == (5, True)
 
 

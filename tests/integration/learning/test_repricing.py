@@ -15,7 +15,7 @@ from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.access.corrections import Correction, corrections_of
 from ragbandit.router.storage.access.reservations import no_reservation, settle
-from ragbandit.router.storage.access.spending import KEPT_DAYS, OTHER, UNIT, Spender, forget_spending, spent
+from ragbandit.router.storage.access.spending import KEPT_DAYS, OTHER, UNIT, Spender, forget_spending, read_spending
 from ragbandit.router.storage.sql.tables import counters
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Cost
@@ -65,7 +65,7 @@ def corrected(world, correction, **more):
 
 def sums(world, *, now=None):
     with world.database.read() as connection:
-        found = spent(connection, [TENANT], now=now or world.now)[TENANT]
+        found = read_spending(connection, [TENANT], now=now or world.now)[TENANT]
         unexplained = counters.c.label == TENANT.label, counters.c.name.endswith(OTHER)
         changed = connection.execute(counters.select().where(*unexplained)).all()
     return found.day, found.month, sum(row.value for row in changed) * UNIT

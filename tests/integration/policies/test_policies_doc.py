@@ -148,4 +148,4 @@ def test_the_policy_of_your_own_serves(way, my_policies, install, make_world):  
     serving = world.router.service.serving
     assert (serving.policy.algorithm, serving.last_seq, sum(serving.policy.seen.values())) == (name, 12, 12)
     assert world.router.verify(deep=True).ok
-    assert world.ledger.registered()["algorithm"] == name
+    assert world.ledger.policy_row()["algorithm"] == name

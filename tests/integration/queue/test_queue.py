@@ -29,7 +29,7 @@ def test_notifications_of_the_learner_coalesce(jobs):
     for _ in range(1000):
         jobs.enqueue_learn()
     assert jobs.depth() == {"answer": 0, "learn": 1}
-    assert [jobs.wait("learn", timeout_s=0.01) for _ in range(2)] == [True, False]
+    assert [jobs.take_wake_up("learn", timeout_s=0.01) for _ in range(2)] == [True, False]
     jobs.enqueue_learn()
     assert jobs.depth()["learn"] == 1
 
@@ -42,7 +42,7 @@ def test_a_wake_up_for_each_answer(jobs, redis_client, monkeypatch):
     assert first != second
     assert 0 < redis_client.ttl(first) <= 86_400
     assert redis_client.llen("rq:queue:ragbandit-answer") == jobs.depth()["answer"] == 2
-    assert [jobs.wait("answer", timeout_s=0.01) for _ in range(3)] == [True, True, False]
+    assert [jobs.take_wake_up("answer", timeout_s=0.01) for _ in range(3)] == [True, True, False]
     assert redis_client.keys("rq:job:*") == []
     monkeypatch.setattr("ragbandit.router.queue.jobs.MAX_WAKE_UPS", 3)
     for _ in range(2):
@@ -77,7 +77,7 @@ def test_redis_down(own_redis):
         lambda: jobs.enqueue_answers(["d1"]),
         lambda: jobs.count_job("answer", seconds=1.0, failed=False),
         jobs.workers,
-        lambda: jobs.wait("answer", timeout_s=1.0),
+        lambda: jobs.take_wake_up("answer", timeout_s=1.0),
         jobs.work,
         lambda: jobs.publish("news"),
         jobs.depth,

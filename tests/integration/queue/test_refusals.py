@@ -12,7 +12,7 @@ from benchmarks.service_process import free_port
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.operation.findings import findings_of_processes
 from ragbandit.router.queue.jobs import RedisJobs, connect_redis
-from ragbandit.router.queue.redis_server import _binary
+from ragbandit.router.queue.redis_server import _find_binary
 from ragbandit.shared.errors import QueueError
 from tests.support.waiting import until
 
@@ -66,7 +66,7 @@ def nodes(tmp_path):
         port = next(port for port in iter(free_port, None) if port < 55_000)  # the cluster's own port is 10,000 above
         options = ("--port", str(port), "--cluster-enabled", "yes", "--save", "", "--bind", "127.0.0.1")
         (tmp_path / name).mkdir()
-        command = [_binary(), *options, "--dir", str(tmp_path / name)]
+        command = [_find_binary(), *options, "--dir", str(tmp_path / name)]
         servers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
         clients.append(Redis(port=port))
     for client in clients:

@@ -49,7 +49,7 @@ def test_a_redis_with_an_authority_of_its_own(port, authority, scheme):
     try:
         jobs.ping()
         jobs.enqueue_learn()
-        assert jobs.wait("learn", timeout_s=5.0)
+        assert jobs.take_wake_up("learn", timeout_s=5.0)
         until(lambda: jobs.publish("snapshot") or "snapshot" in heard)
     finally:
         listener.close()

@@ -19,8 +19,8 @@ from ragbandit.router.reporting.report import report
 from ragbandit.router.serving.checks.questions import cap_budget
 from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.storage.access.audit_log import entries
-from ragbandit.router.storage.access.shared_secrets import drawn_for
-from ragbandit.router.storage.access.spending import Spender, spent
+from ragbandit.router.storage.access.shared_secrets import draw_number
+from ragbandit.router.storage.access.spending import Spender, read_spending
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.label_queue import LabelItem, expire_items, label_verdict, waiting_items
 from ragbandit.router.storage.sql.database import Database
@@ -128,7 +128,7 @@ def run(world, arms, *, budget: float, **more) -> SimpleNamespace:
 def booked(world) -> float:
     spender = Spender("key", ACTOR)
     with world.database.read() as connection:
-        return spent(connection, [spender], now=time.time())[spender].day
+        return read_spending(connection, [spender], now=time.time())[spender].day
 
 
 @on_sqlite
@@ -141,7 +141,7 @@ def test_presses_extend_one_random_order_within_their_budgets(world, arms):
     routed = {f"q-{number}": world.router.decision(f"q-{number}").decision for number in range(40)}
     differing = sorted(
         (key for key, one in routed.items() if one.arm == "small"),
-        key=lambda key: drawn_for("decide", key, secret=SECRET),
+        key=lambda key: draw_number("decide", key, secret=SECRET),
     )
     asked = [routed[key].query.text for key in differing[: first.done.asked]]
     assert Counter(arms.asked) == Counter((arm, text) for text in asked for arm in ("small", "large"))

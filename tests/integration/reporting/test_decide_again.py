@@ -12,7 +12,7 @@ from ragbandit.router.reporting.next_steps import VerdictResources, rating_advic
 from ragbandit.router.reporting.report import report
 from ragbandit.router.reporting.verdict_requests import VerdictRequest, make_request, newest_request
 from ragbandit.router.storage import label_queue
-from ragbandit.router.storage.begun_pairs import begun_pairs, keep_begun
+from ragbandit.router.storage.begun_pairs import begun_pairs, store_begun
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import Conflict
@@ -321,7 +321,7 @@ def test_passages_that_wait_for_the_judge_are_erased_with_their_question(world, 
     erase(world.database, Selection(decision=key), features=False, actor=ACTOR, now=world.now)
     assert begun_pairs(world.database, ids=ids) == {}
     with world.database.write() as connection:
-        keep_begun(connection, pair=pair)
+        store_begun(connection, pair=pair)
     assert not any(one.sources for one in begun_pairs(world.database, ids=ids).values())
 
 

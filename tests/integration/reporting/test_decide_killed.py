@@ -7,7 +7,7 @@ from contextlib import closing
 from benchmarks.service_process import environment
 from ragbandit import Router
 from ragbandit.router.cli.store import actor
-from ragbandit.router.storage.access.spending import Spender, spent
+from ragbandit.router.storage.access.spending import Spender, read_spending
 from ragbandit.router.storage.sql.database import Database
 from tests.integration.reporting.test_decide import CODE
 from tests.support import command
@@ -43,7 +43,7 @@ OPTIONS = ["report", "--decide", "--against", "large", "--module", "own_arms:arm
 def booked():
     with closing(Database("sqlite:///data/ragbandit.db")) as database, database.read() as connection:
         spender = Spender("key", actor())
-        return spent(connection, [spender], now=time.time())[spender].day
+        return read_spending(connection, [spender], now=time.time())[spender].day
 
 
 def test_a_question_that_ends_processes_fails_alone(tmp_path, monkeypatch):

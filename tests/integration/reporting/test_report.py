@@ -15,7 +15,7 @@ from ragbandit.router.reporting.reading import ReportScope, Sample, read_log
 from ragbandit.router.reporting.report import report
 from ragbandit.router.reporting.unrated_answers import queue_unrated
 from ragbandit.router.serving.checks.reports import make_feedback, make_outcome
-from ragbandit.router.storage.access.shared_secrets import DRAWS, drawn_for, shared_secret
+from ragbandit.router.storage.access.shared_secrets import DRAWS, draw_number, shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.label_queue import waiting_items
 from ragbandit.router.storage.rows.conversion import update_row
@@ -163,7 +163,7 @@ def test_unrated_answers_of_an_arm_wait_for_labels(store):
     good = {"feedback_id": "good", "rating": True, "decision_id": rated, "settings": settings, "now": EPOCH}
     store.store.add_feedback([make_feedback(**good)])
     scope, secret = replace(SCOPE, tenant="default"), shared_secret(store.database, name=DRAWS, now=EPOCH)
-    order = sorted(open_ones, key=lambda key: drawn_for("rate", key, secret=secret))
+    order = sorted(open_ones, key=lambda key: draw_number("rate", key, secret=secret))
     for count, expected in ((3, 3), (3, 3), (5, 5), (50, 9)):
         assert queue_unrated(store.database, scope, arm="single_step", count=count, now=EPOCH + count) == expected
         queued = [one.id for one in waiting_items(store.database, tenant=None, limit=50)]

@@ -15,7 +15,7 @@ from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
 from ragbandit.router.storage.erasure import Erased, Selection, erasable, erase
 from ragbandit.router.storage.jobs.scores import NOT_ITS_FAULT
-from ragbandit.router.storage.paired_answers import answers_to, keep_answer
+from ragbandit.router.storage.paired_answers import answers_to, store_answer
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.rows.outcome_rows import KNOWN_REASONS
 from ragbandit.router.storage.sql.counters import row_counts, stored_counts
@@ -55,7 +55,7 @@ def told(world, *, tenant: str = "default", learned: bool = True, ours: bool = F
 def pair(world, decision, **more) -> bool:
     """Store an answer of a paired comparison, with the secret in every text of it."""
     values = {"answer": SECRET, "error": SECRET, "unjudged": SECRET, "stop_reason": SECRET, "quality": 0.25} | more
-    return keep_answer(world.database, made_paired_answer(decision, arm=decision.arm, **values))
+    return store_answer(world.database, made_paired_answer(decision, arm=decision.arm, **values))
 
 
 def texts(world) -> str:

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import delete, event, func, insert, select
 
 from ragbandit.router.storage import retention
-from ragbandit.router.storage.paired_answers import keep_answer
+from ragbandit.router.storage.paired_answers import store_answer
 from ragbandit.router.storage.retention import Retention
 from ragbandit.router.storage.sql.counters import GONE, Moves, recount, row_counts, stored_counts
 from ragbandit.router.storage.sql.tables import (
@@ -21,7 +21,7 @@ from ragbandit.router.storage.sql.tables import (
     updates,
     waiting,
 )
-from ragbandit.router.storage.totals import Extender, totals_ever
+from ragbandit.router.storage.totals import TotalsExtender, totals_ever
 from ragbandit.shared.errors import NotFound
 from tests.support.audits import assert_compared, verified
 from tests.support.examples import made_paired_answer
@@ -38,7 +38,7 @@ def lived(world, *, days=10):
         for decision in (rated, silent):
             world.outcome(decision, cost={"dollars": 0.25, "seconds_total": 0.5})
         world.feedback(rated, rating=day % 2)
-        assert keep_answer(world.database, made_paired_answer(rated, arm=rated.arm))
+        assert store_answer(world.database, made_paired_answer(rated, arm=rated.arm))
         made += [rated, silent, lost]
         world.learn()
         world.now += DAY
@@ -49,7 +49,7 @@ def lived(world, *, days=10):
 
 def count(world):
     """Bring the hourly totals up to now."""
-    extender = Extender(world.database, holder="totals", weight=0.05, clock=lambda: world.now)
+    extender = TotalsExtender(world.database, holder="totals", weight=0.05, clock=lambda: world.now)
     while extender.extend(seconds=30.0):
         pass
     extender.release()
@@ -185,8 +185,8 @@ def test_an_index_finds_them(world):
     with world.database.write(foreign_keys=False) as connection:
         if not world.database.is_sqlite:  # which scans a table of few rows
             connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
-        leaving.look(connection)
+        leaving.update_bounds(connection)
         event.listen(connection, "before_cursor_execute", explained)
-        assert leaving.leave(connection, world.now, limit=3, moves=Moves())
+        assert leaving.delete_next(connection, world.now, limit=3, moves=Moves())
     assert len(plans) >= 9
     assert not [plan for plan in plans if re.search(r"'SCAN (?!policies)|Seq Scan on (?!policies)", plan)], plans

@@ -9,7 +9,7 @@ from ragbandit.router.serving.deciding.steps.breaker import Breaker
 from ragbandit.router.storage.policy_versions import set_switch
 from ragbandit.router.storage.rows.queried_facts import QueriedFacts
 from ragbandit.router.storage.sql.tables import closures, decisions, updates
-from ragbandit.router.storage.totals import Extender
+from ragbandit.router.storage.totals import TotalsExtender
 from ragbandit.shared.types import MOST_FACTOR, ONE_ARM_LEFT, Continues, Loop, Query, Sent, Terms
 from tests.conftest import on_sqlite
 from tests.support.stored_facts import UNFILLED
@@ -121,7 +121,7 @@ def test_a_policy_has_not_decided_what_others_chose(world, is_counted):
     limit, caller, pinned = made["limit"], made["caller"], made["kill switch"]
     world.now += 3600.0
     if is_counted:
-        extender = Extender(world.database, holder="totals", weight=0.05, clock=world.clock)
+        extender = TotalsExtender(world.database, holder="totals", weight=0.05, clock=world.clock)
         while extender.extend():
             pass
         extender.release()
@@ -133,7 +133,7 @@ def test_a_policy_has_not_decided_what_others_chose(world, is_counted):
     counted = len(made) + BEFORE - 2  # two are turns of the first one
     drawn = counted - len([limit, caller, pinned]) * is_counted
     assert decided == {made["rule"].id: drawn, made["only arm"].id: drawn, pinned.id: None}
-    assert world.ledger.decided() == drawn
+    assert world.ledger.count_decided() == drawn
     assert world.router.verify(deep=True).ok
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from ragbandit.router.serving import asked_model
 from ragbandit.router.serving.conversations import with_chat
-from ragbandit.router.storage.access.spending import Spender, spent
+from ragbandit.router.storage.access.spending import Spender, read_spending
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import Conflict
@@ -82,7 +82,7 @@ def test_a_rewrite_that_fails_costs_no_answer(make_world, reply, failed, is_book
     facts = decision.query.sent.rewrite
     assert (facts["failed"], "dollars" in facts) == (failed, is_booked)
     with world.database.read() as connection:
-        day = spent(connection, [SPENDER], now=time.time())[SPENDER].day
+        day = read_spending(connection, [SPENDER], now=time.time())[SPENDER].day
     assert day == pytest.approx(facts.get("dollars", 0.0), abs=1e-9)
     assert dict(world.router.conversations.rewriter.results) == {failed: 1}
 

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import event, text
 
 from ragbandit.router.serving.overview import overview
-from ragbandit.router.storage.totals import Extender
+from ragbandit.router.storage.totals import TotalsExtender
 from ragbandit.shared.errors import InvalidInput
 from tests.conftest import World
 from tests.integration.storage.test_totals import lived
@@ -21,7 +21,7 @@ def world(module_settings):
     """A world with ten decisions in two hours, all of them counted; nothing below changes it."""
     new_world = World(module_settings())
     lived(new_world)
-    Extender(new_world.database, holder="one", weight=0.05, clock=lambda: new_world.now + 60.0).extend()
+    TotalsExtender(new_world.database, holder="one", weight=0.05, clock=lambda: new_world.now + 60.0).extend()
     yield new_world
     new_world.close()
 
@@ -62,7 +62,7 @@ def test_what_is_not_counted_yet_is_read(make_world, monkeypatch):
     found = read(fresh)
     assert (found.totals.decided, found.totals.answered, found.totals.learned) == (10, 10, 6)
     assert (found.counted_to, found.behind_s, found.updates_behind) == (fresh.now, 0.0, 0)
-    Extender(fresh.database, holder="one", weight=0.05, clock=lambda: fresh.now + 60.0).extend()
+    TotalsExtender(fresh.database, holder="one", weight=0.05, clock=lambda: fresh.now + 60.0).extend()
     assert read(fresh).totals == found.totals
     fresh.now += 700.0
     fresh.route()
@@ -120,7 +120,7 @@ def test_ratings_of_one_arm_alone_are_told_of(make_world):
         if decision.arm == arms[0]:
             world.feedback(decision, rating=0.5)
     world.learn()
-    Extender(world.database, holder="one", weight=0.05, clock=lambda: world.now + 60.0).extend()
+    TotalsExtender(world.database, holder="one", weight=0.05, clock=lambda: world.now + 60.0).extend()
     uneven = world.router.state().earned.uneven
     assert uneven.stage == "judged"
     assert re.match(rf"arm {arms[0]} has 100 % of its answers rated and \w+ 0 %: comparisons", uneven.sentence)

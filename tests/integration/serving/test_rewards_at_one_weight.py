@@ -3,7 +3,7 @@
 import pytest
 
 from ragbandit.router.serving.overview import overview
-from ragbandit.router.storage.totals import Extender
+from ragbandit.router.storage.totals import TotalsExtender
 from ragbandit.shared.types import Query
 
 ARMS = {"cheap": {"run_by": "caller"}, "dear": {"run_by": "caller"}}
@@ -30,7 +30,7 @@ def world(make_world):
 
 def test_totals(world):
     """The overview's rewards, of all and of each arm, are quality minus reward.weight times cost."""
-    Extender(world.database, holder="one", weight=0.05, clock=lambda: world.now + 60.0).extend()
+    TotalsExtender(world.database, holder="one", weight=0.05, clock=lambda: world.now + 60.0).extend()
     earned = overview(world.database, policy="main", since=world.now - 10_000.0, until=world.now + 10.0, weight=0.05)
     for totals in (earned.totals, *(one.totals for one in earned.arms)):
         assert (totals.reward, totals.quality, totals.cost) == (pytest.approx(REWARD), 1.0, 1.0)

@@ -38,7 +38,7 @@ def test_a_router_that_is_not_started_does_nothing(settings):
     database, threads = open_database(configuration), threading.active_count()
     with Router(configuration, encoder=HashingEncoder(dimension=8), database=database, jobs=MemoryJobs()) as router:
         assert threading.active_count() == threads
-        assert (router.ledger.registered(), states_of(router.process.readiness)["router"]) == (
+        assert (router.ledger.policy_row(), states_of(router.process.readiness)["router"]) == (
             None,
             "its thread has ended, so no question is decided: restart the service",
         )

@@ -3,7 +3,7 @@
 import pytest
 
 from ragbandit.router.serving.overview import Savings
-from ragbandit.router.storage.totals import Extender
+from ragbandit.router.storage.totals import TotalsExtender
 from ragbandit.shared.types import Cost
 
 HELD = {"holdback": {"arm": "multi_step", "share": 0.4}}
@@ -22,7 +22,7 @@ def test_the_mean_of_the_holdbacks_arm(make_world):
         if decision.arm == "multi_step":
             spent.append(0.01 * (number + 1))
         world.outcome(decision, cost={"dollars": spent[-1] if decision.arm == "multi_step" else 0.001})
-    Extender(world.database, holder="one", weight=0.05, clock=lambda: world.now + 60.0).extend()
+    TotalsExtender(world.database, holder="one", weight=0.05, clock=lambda: world.now + 60.0).extend()
     savings.refresh()
     assert savings.mean is None
     clock[0] = 60.0

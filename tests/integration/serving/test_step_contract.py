@@ -104,7 +104,7 @@ class Reading(Good):
     def before(self, batch):
         super().before(batch)
         for _ in batch.questions:
-            with self.database.look() as connection:
+            with self.database.connection() as connection:
                 connection.exec_driver_sql("SELECT 1").fetchall()
 
 

@@ -133,7 +133,7 @@ def test_tries_are_counted(ask, queue):
     queue.free_lost(held=["d1"])
     run_out(queue._database)
     assert queue.free_lost(held=[]) == ["d1"]
-    assert queue.waits_again()
+    assert queue.has_interrupted()
     assert queue.claim(again=False) is None
     assert queue.claim(again=True).tries == 1
 
@@ -235,10 +235,10 @@ def test_cost_does_not_grow(ask, database, queue):
 
 
 @on_sqlite  # PostgreSQL's plans for few rows depend on chance
-def test_the_next_turn_is_read_in_indexes(database):
-    """A new decision's turn is found in indexes of waiting and of claimed jobs, however many jobs there are."""
+def test_the_next_position_is_read_in_indexes(database):
+    """A new decision's position is found in indexes of free and of claimed jobs, however many jobs there are."""
     with database.read() as connection:
-        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {answers._TURNS['sqlite']}", ("tenant",)).all()
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {answers._POSITIONS['sqlite']}", ("tenant",)).all()
     assert {row[3].split(" INDEX ")[1].split(" ")[0] for row in plan if " INDEX " in row[3]} == {
         "jobs_next",
         "jobs_claimed",
@@ -293,7 +293,7 @@ def test_jobs_of_another_kind_are_not_claimed(database, queue):
     row = {"kind": "judge", "decision_id": "d1", "turn": 0, "made_at": 0.0, "due_at": 0.0, "tries": 0, "facts": "{}"}
     with database.write() as connection:
         connection.execute(insert(jobs), [row])
-    assert not queue.wait()
+    assert not queue.has_free_job()
     assert queue.claim() is None
 
 

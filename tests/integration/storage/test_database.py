@@ -43,12 +43,12 @@ def test_connections_that_the_server_closed_are_replaced(postgres_url):
     """After the server has closed all connections of the pool, the next transaction opens another one."""
     database, other = Database(postgres_url), Database(postgres_url)
     try:
-        with database.read() as connection, database.look() as second:
+        with database.read() as connection, database.connection() as second:
             closed = [one.exec_driver_sql("SELECT pg_backend_pid()").scalar() for one in (connection, second)]
-        with other.look() as connection:
+        with other.connection() as connection:
             for process in closed:
                 assert connection.exec_driver_sql(f"SELECT pg_terminate_backend({process}, 5000)").scalar()
-        with database.read() as connection, database.look() as second:
+        with database.read() as connection, database.connection() as second:
             opened = [one.exec_driver_sql("SELECT pg_backend_pid()").scalar() for one in (connection, second)]
         assert not {*opened} & {*closed}
     finally:
@@ -102,13 +102,13 @@ def test_statements_of_text(database):
     with database.write() as connection:
         for label in ("a", "b", "c?%"):
             assert run_statement(connection, insert, label, "uniform", "{}", "", 2.0) == []
-    with database.look() as connection:
+    with database.connection() as connection:
         found = run_statement(connection, query, ["a", "c?%", "none"], 1.0)
         assert [(row["label"], bool(row["in_use"])) for row in found] == [("a", True), ("c?%", True)]
         assert run_statement(connection, query, [], 1.0) == []
     with pytest.raises(StoreError, match="the database failed"), database.write() as connection:
         run_statement(connection, insert, "a", "uniform", "{}", "", 3.0)
-    with pytest.raises(StoreError, match="absent"), database.look() as connection:
+    with pytest.raises(StoreError, match="absent"), database.connection() as connection:
         run_statement(connection, "SELECT 1 FROM absent")
 
 
@@ -116,7 +116,7 @@ def test_statements_of_text(database):
 def test_an_option_that_libpq_does_not_have_is_named(option):
     """An option of another client in DATABASE_URL ends in an error with its name and the place to correct it."""
     database, name = Database(f"postgresql+psycopg://127.0.0.1:1/name?{option}"), option.partition("=")[0]
-    with closing(database), pytest.raises(StoreError, match=name) as caught, database.look():
+    with closing(database), pytest.raises(StoreError, match=name) as caught, database.connection():
         pass
     assert "DATABASE_URL" in str(caught.value.remedy)
 
@@ -150,7 +150,7 @@ def test_a_connection_lost_while_statements_wait(postgres_url, make_decision):
         with database.write() as connection:
             process = run_statement(connection, "SELECT pg_backend_pid() AS id")[0]["id"]
             insert_rows(connection, decisions, [row])
-            with other.look() as killer:
+            with other.connection() as killer:
                 assert run_statement(killer, "SELECT pg_terminate_backend(?, 5000) AS ended", process)[0]["ended"]
 
     try:
@@ -182,7 +182,7 @@ def test_connections_are_bounded(database_url, monkeypatch):
     monkeypatch.setattr(connections, "WAIT_S", 0.01)
     with closing(Database(database_url)) as database:
         with ExitStack() as stack:
-            drivers = [stack.enter_context(database.look()).driver for _ in range(connections.LIMIT)]
+            drivers = [stack.enter_context(database.connection()).driver for _ in range(connections.LIMIT)]
             with pytest.raises(StoreError, match="16 connections"), database.write():
                 pass
             assert database.failed_write is not None

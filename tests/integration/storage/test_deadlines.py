@@ -10,7 +10,7 @@ from ragbandit.router.storage.access.audit_log import CLOCK_ACTION, entries
 from ragbandit.router.storage.retention import Retention
 from ragbandit.router.storage.sql.deadlines import QUIET_S, DeadlineClock
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.router.storage.totals import Extender
+from ragbandit.router.storage.totals import TotalsExtender
 from ragbandit.shared.processes.steady_clock import SLACK_S, TRUST_S, SteadyClock
 from ragbandit.workers.chores.clock import record_clock_change
 
@@ -51,7 +51,7 @@ def learned(world):
         world.outcome(decision)
         world.feedback(decision, rating=1)
         world.learn()
-    extender = Extender(world.database, holder="totals", weight=0.05, clock=lambda: world.now)
+    extender = TotalsExtender(world.database, holder="totals", weight=0.05, clock=lambda: world.now)
     while extender.extend():
         pass
     extender.release()

@@ -15,7 +15,7 @@ from ragbandit.router.learning.status import counters
 from ragbandit.router.replies.decisions import record_json
 from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.serving.pending import PendingAnswers
-from ragbandit.router.storage.access.spending import Spent, spenders_of, spent
+from ragbandit.router.storage.access.spending import Spent, read_spending, spenders_of
 from ragbandit.router.storage.decisions.decision_writes import OUTDATED
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.answers import waiting_ids
@@ -136,7 +136,7 @@ def test_reported_outcome_of_a_decision_that_workers_run(store, database, make_d
     assert (type(refused), kept, type(again)) == (Conflict, True, Conflict)
     assert store.outcomes_by_id(["d1"]) == {"d1": ours}
     with database.read() as connection:
-        assert spent(connection, payers := spenders_of("default", key=None), now=1.0) == {payers[0]: Spent()}
+        assert read_spending(connection, payers := spenders_of("default", key=None), now=1.0) == {payers[0]: Spent()}
 
 
 def test_outcome_results_in_one_group(store, database, make_decision):

@@ -73,11 +73,11 @@ def test_connections_to_a_server_that_leaves_are_closed(postgres_url, make_decis
     """If a server refuses a write because it only reads or ends, the next one and all reads use new connections."""
     row = decision_row(make_decision("d1"))
     with closing(Database(postgres_url)) as database:
-        with database.look() as first, database.look() as second:
+        with database.connection() as first, database.connection() as second:
             before = {process(first), process(second)}
         with pytest.raises((StoreError, NotFound)):
             write_while_refused(database, statement, row)
-        with database.look() as first, database.write() as second:
+        with database.connection() as first, database.write() as second:
             assert not before & {process(first), process(second)}
             insert_rows(second, decisions, [row])
 
@@ -86,11 +86,11 @@ def test_connections_to_a_server_that_leaves_are_closed(postgres_url, make_decis
 def test_other_faults_keep_the_connection(postgres_url, code):
     """A fault of a statement or of a row does not cost the connection."""
     with closing(Database(postgres_url)) as database:
-        with database.look() as connection:
+        with database.connection() as connection:
             before = process(connection)
         with pytest.raises(StoreError), database.write() as connection:
             raised(code)(connection, None)
-        with database.look() as connection:
+        with database.connection() as connection:
             assert process(connection) == before
 
 
@@ -101,7 +101,7 @@ def test_nothing_is_read_from_a_server_that_only_reads(postgres, postgres_url, m
     name = make_url(postgres_url).database
     row = decision_row(make_decision("d1"))
     with closing(Database(postgres_url)) as database:
-        with database.look() as connection:
+        with database.connection() as connection:
             before = process(connection)
         postgres.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
         postgres.execute(f"SELECT pg_terminate_backend({before}, 5000)")

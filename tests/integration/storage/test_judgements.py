@@ -8,12 +8,12 @@ import pytest
 from sqlalchemy import select
 
 from ragbandit.router.serving.checks.reports import make_outcome
-from ragbandit.router.storage.access.shared_secrets import DRAWS, drawn_for, shared_secret
+from ragbandit.router.storage.access.shared_secrets import DRAWS, draw_number, shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.jobs.scores import JudgeSample, is_judgeable
 from ragbandit.router.storage.judgements import DayBudget, Refused, ScoreCost, ScoreJob, ScoreQueue, expire
-from ragbandit.router.storage.sql.counters import next_day, row_counts, stored_counts
+from ragbandit.router.storage.sql.counters import next_day_start, row_counts, stored_counts
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.processes.this_process import this_process
@@ -100,8 +100,8 @@ def test_a_share_is_sampled(database, answered):
     """The decisions that wait for the judge follow from their ids and the store's secret, at the share of that time."""
     ids = answered(200, share=0.3)
     secret = shared_secret(database, name=DRAWS, now=EPOCH)
-    wanted = {key for key in ids if drawn_for("judge", key, secret=secret) < 0.3}
-    assert wanted != {key for key in ids if drawn_for("judge", key, secret=b"another") < 0.3}
+    wanted = {key for key in ids if draw_number("judge", key, secret=secret) < 0.3}
+    assert wanted != {key for key in ids if draw_number("judge", key, secret=b"another") < 0.3}
     assert set(waits(database)) == wanted
     assert {row["share"] for row in waits(database).values()} == {0.3}
     assert 0 < len(wanted) < 200
@@ -157,7 +157,7 @@ def test_no_more_wait_than_there_is_room_for(database, answered):
     assert day(database) == {"skipped": 2}
     found = judgements(database)
     claim = found.claim(now=EPOCH)
-    assert found.keep(claim, feedback=score(claim.decision_id), spent=COST)
+    assert found.store_score(claim, feedback=score(claim.decision_id), spent=COST)
     answered(2, max_waiting=3)
     assert len(waits(database)) == 3
     check_counted(database)
@@ -172,8 +172,8 @@ def test_a_dead_judge_is_late_no_more(database, answered):
     assert found.claims.free_lost(held=[]) == [key]
     second = found.claim(now=EPOCH)
     assert (dead.attempt, second.attempt) == (1, 2)
-    assert found.keep(second, feedback=score(key), spent=COST)
-    assert not found.keep(dead, feedback=score(key, value=0.1), spent=COST)
+    assert found.store_score(second, feedback=score(key), spent=COST)
+    assert not found.store_score(dead, feedback=score(key, value=0.1), spent=COST)
     (kept_score,) = found.store.record(key).feedback
     assert kept_score.value == 0.75
     assert day(database)["prompt_tokens"] == 200  # both were paid for
@@ -234,9 +234,9 @@ def test_beyond_the_days_budget_everything_waits_for_the_next_day(database, answ
     for key in ids[:2]:
         claim = found.claim(now=EPOCH)
         assert claim.decision_id == key
-        assert found.keep(claim, feedback=score(key), spent=COST)
+        assert found.store_score(claim, feedback=score(key), spent=COST)
     assert found.claim(now=EPOCH) == refused(ids[2], "budget")
-    midnight = next_day(EPOCH)
+    midnight = next_day_start(EPOCH)
     assert {row["due_at"] for row in waits(database).values()} == {midnight}
     assert found.claim(now=midnight - 1) is None
     claim = found.claim(now=midnight)
@@ -264,7 +264,7 @@ def test_erasure_ends_the_wait(database, answered):
     claim = found.claim(now=EPOCH)
     erase(database, Selection(decision=key), features=False, actor="cli:me", now=EPOCH)
     assert waits(database) == {}
-    assert not found.keep(claim, feedback=score(key, reason="it says Paris"), spent=COST)
+    assert not found.store_score(claim, feedback=score(key, reason="it says Paris"), spent=COST)
     assert found.store.record(key).feedback == ()
     assert day(database)["prompt_tokens"] == 100
     check_counted(database)
@@ -282,7 +282,7 @@ def judge_all(database, ids):
         elif number % 3 == 1:
             found.put_back(claim, due_at=EPOCH, pause_s=0.001)
         else:
-            found.keep(claim, feedback=score(claim.decision_id), spent=COST)
+            found.store_score(claim, feedback=score(claim.decision_id), spent=COST)
 
 
 def sweep(database, times):

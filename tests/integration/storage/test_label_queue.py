@@ -8,7 +8,7 @@ from ragbandit.router.serving.checks.reports import make_feedback, make_outcome
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs import scores
 from ragbandit.router.storage.label_queue import LABEL_QUEUE, count_items, expire_items, waiting_items
-from ragbandit.router.storage.paired_answers import answers_to, keep_answer
+from ragbandit.router.storage.paired_answers import answers_to, store_answer
 from ragbandit.router.storage.sql.counters import ALL, row_counts, stored_counts
 from ragbandit.shared.types import LabelRequest
 from tests.support.examples import made_decision, made_paired_answer
@@ -65,7 +65,7 @@ def test_what_waits_too_long_leaves(store):
     for key, at in (("old", NOW), ("new", NOW + 100)):
         add(store, key, at=at)
         answer = made_paired_answer(store.record(key).decision, arm="a", judge=LABEL_QUEUE, quality=None, made_at=at)
-        keep_answer(store.database, answer)
+        store_answer(store.database, answer)
     assert expire_items(store.database, before=NOW + 50, now=NOW + 200) == 2
     assert [(one.partition(".")[0], "." in one) for one in queued(store)] == [("new", True), ("new", False)]
     with store.database.read() as connection:

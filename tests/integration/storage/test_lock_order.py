@@ -124,7 +124,7 @@ def test_a_writer_that_waits_for_a_row_holds_no_later_row(store, write, held, fr
         with store.database.write() as connection:
             run_statement(connection, LOCK.format(held))
             written = pool.submit(write, store)
-            with store.database.look() as other:
+            with store.database.connection() as other:
                 until(lambda: run_statement(other, _BLOCKED)[0]["n"] or written.done())
             assert not written.done(), written.exception()
             run_statement(connection, LOCK.format(free))

@@ -14,7 +14,7 @@ from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.decisions.chains import followers
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.rows import filling
-from ragbandit.router.storage.rows.filling import fill, limited_rows, unfilled
+from ragbandit.router.storage.rows.filling import count_unfilled, fill, limited_rows
 from ragbandit.router.storage.rows.queried_facts import QueriedFacts
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.move import move
@@ -63,10 +63,10 @@ def test_readers_read_the_same_while_columns_are_filled(world, monkeypatch):
     assert before["newest"] == "d7"
     with pytest.raises(KeyboardInterrupt):
         fill(world.database, progress=stop_at(8))
-    assert unfilled(world.database) == len(STORED) - 8
+    assert count_unfilled(world.database) == len(STORED) - 8
     assert read(world) == before
     assert fill(world.database, progress=lambda done, of: None) == len(STORED) - 8
-    assert unfilled(world.database) == 0
+    assert count_unfilled(world.database) == 0
     assert read(world) == before
 
 
@@ -92,7 +92,7 @@ def test_a_decision_is_stored_with_its_columns(make_world, database_url):
     world = make_world(database_url=database_url)
     world.route(key="named")
     world.route()
-    assert unfilled(world.database) == 0
+    assert count_unfilled(world.database) == 0
     with world.database.read() as connection:
         named = connection.execute(select(decisions.c.id).where(decisions.c.has_callers_id)).scalars().all()
     assert named == ["named"]
@@ -117,7 +117,7 @@ def test_erasure_leaves_the_facts_of_a_row_that_is_not_filled(world, monkeypatch
     with pytest.raises(KeyboardInterrupt):
         fill(world.database, progress=stop_at(8))
     erase(world.database, Selection(tenant="default"), features=False, actor="cli:me", now=world.now)
-    assert unfilled(world.database) == 0
+    assert count_unfilled(world.database) == 0
     with world.database.read() as connection:
         erased = {row["id"]: row for row in connection.execute(select(decisions)).mappings()}
     assert {key: {name: row[name] for name in facts[key]} for key, row in erased.items()} == facts
@@ -182,6 +182,6 @@ def test_copies_of_a_half_filled_store_are_filled(world, tmp_path, empty_postgre
         move(source, target, progress=lambda done, of: None)
     for url in (backup, empty_postgres_url):
         with closing(Database(url)) as copy:
-            assert unfilled(copy) == len(STORED) - 8
+            assert count_unfilled(copy) == len(STORED) - 8
             assert fill(copy, progress=lambda done, of: None) == len(STORED) - 8
             assert_filled(copy)

@@ -17,7 +17,7 @@ from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.serving.router import Router
-from ragbandit.router.storage.rows.filling import unfilled
+from ragbandit.router.storage.rows.filling import count_unfilled
 from ragbandit.router.storage.sql.tables import decisions
 from tests.support.audits import assert_compared
 from tests.support.command import run
@@ -115,4 +115,4 @@ def test_columns_of_a_released_store_have_the_facts_of_its_json(config):
         with router.database.write() as connection:
             connection.execute(update(decisions).values(EMPTY))
         assert readings(router, until=1e11) == filled
-        assert unfilled(router.database) == filled["verify"].decisions
+        assert count_unfilled(router.database) == filled["verify"].decisions

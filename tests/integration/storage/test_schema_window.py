@@ -13,7 +13,7 @@ from sqlalchemy import create_engine, inspect, text
 
 from ragbandit.router.storage.sql import schema
 from ragbandit.router.storage.sql.database import SESSION, Database
-from ragbandit.router.storage.sql.schema import check_schema, migrate, revision_of, steps
+from ragbandit.router.storage.sql.schema import check_schema, migrate, migration_steps, revision_of
 from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION, metadata
 from ragbandit.shared.errors import StoreError
 from tests.support.next_release import NEXT, become_next_release
@@ -42,7 +42,7 @@ def columns(database) -> set[str]:
 def test_each_step_says_which_code_survives_it(become_next_release):
     """The mark of a migration is that of the previous one or newer, and never newer than the migration."""
     become_next_release()
-    marks = steps()
+    marks = migration_steps()
     assert (list(marks), list(marks)[-1]) == (sorted(marks), NEXT)
     assert list(marks.values()) == sorted(marks.values())
     assert all(oldest <= revision for revision, oldest in marks.items())
@@ -53,7 +53,7 @@ def test_steps_that_keep_the_mark_only_add(become_next_release, empty):
     writer.
     """
     become_next_release()
-    for revision in (revision for revision, oldest in steps().items() if oldest < revision):
+    for revision in (revision for revision, oldest in migration_steps().items() if oldest < revision):
         (source,) = Path(schema.SCRIPTS, "versions").glob(f"{revision}_*.py")
         for node in ast.walk(ast.parse(source.read_text())):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "op":

@@ -7,7 +7,7 @@ from sqlalchemy import delete, select
 
 from ragbandit.router.storage import totals as traffic
 from ragbandit.router.storage.sql.tables import leases, outcomes
-from ragbandit.router.storage.totals import Extender, hour_of, hours_of, totals_ever
+from ragbandit.router.storage.totals import TotalsExtender, hour_of, hours_of, totals_ever
 from ragbandit.shared.types import sum_totals
 
 
@@ -24,7 +24,7 @@ both = pytest.mark.parametrize("world", ["sqlite", "postgresql"], indirect=True)
 
 def extend(world, *, holder="one", later=60.0):
     """Read all there is, some time later."""
-    extender = Extender(world.database, holder=holder, weight=0.05, clock=lambda: world.now + later)
+    extender = TotalsExtender(world.database, holder=holder, weight=0.05, clock=lambda: world.now + later)
     while extender.extend(seconds=30.0):
         pass
     extender.release()
@@ -136,7 +136,7 @@ def test_what_came_late_is_found_after_its_hour(world):
 def test_who_lost_the_lease_writes_nothing(world):
     """A process that is held up while another one reads on does not count its page a second time."""
     lived(world, 4)
-    slow = Extender(world.database, holder="slow", weight=0.05, clock=lambda: world.now + 60.0)
+    slow = TotalsExtender(world.database, holder="slow", weight=0.05, clock=lambda: world.now + 60.0)
     acquired = slow._lease.acquire(holder="slow", lease_s=60.0)
     assert acquired
     with world.database.read() as connection:

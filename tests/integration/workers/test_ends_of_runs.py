@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import select
 
 from ragbandit.router.operation.findings import findings_of_store
-from ragbandit.router.storage.access.spending import spenders_of, spent
+from ragbandit.router.storage.access.spending import read_spending, spenders_of
 from ragbandit.router.storage.sql.tables import jobs, outcomes
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import DecisionId
@@ -115,7 +115,7 @@ def deaf(work, monkeypatch):
 def spent_today(context):
     tenant = decision_for("single_step").query.tenant
     with context.store.database.read() as connection:
-        (total, *_) = spent(connection, spenders_of(tenant, key=None), now=time.time()).values()
+        (total, *_) = read_spending(connection, spenders_of(tenant, key=None), now=time.time()).values()
     return total.day
 
 
@@ -192,7 +192,7 @@ def test_a_question_that_is_read_as_the_process_ends_is_given_back(work, togethe
     released.set()
     cut_off(context, threads)
     assert tries_of(context) == {"d1": tries}
-    assert context.queue.wait()
+    assert context.queue.has_free_job()
 
 
 def test_an_outcome_that_is_never_stored_is_charged(work, monkeypatch):

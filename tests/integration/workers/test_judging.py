@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import select
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.operation.budgets import bounds
+from ragbandit.router.operation.budgets import period_bounds
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.serving.setup.bootstrap import judge_sample
-from ragbandit.router.storage.access.spending import Spender, spent
+from ragbandit.router.storage.access.spending import Spender, read_spending
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.judged_arms import DAYS, JudgedArm, forget_judged, judged_arms
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -322,7 +322,7 @@ def test_a_judge_spends_the_budget_of_who_asked(bench, answered):
         (score,) = trial.scores(first)
         spender, now = Spender("tenant", "default"), time.time()
         with trial.database.read() as connection:
-            day = spent(connection, [spender], now=now)[spender].day
+            day = read_spending(connection, [spender], now=now)[spender].day
         assert day == pytest.approx(score.facts["dollars"], rel=1e-6)
         assert day > 0.001
         trial.judge()
@@ -330,7 +330,7 @@ def test_a_judge_spends_the_budget_of_who_asked(bench, answered):
         assert len(server.requests) == 1
     due = trial.due()[second]
     assert due["tries"] == 0
-    end = bounds("month", now=now)[1]
+    end = period_bounds("month", now=now)[1]
     assert min(end, now + LOOK_AGAIN_S) <= due["due_at"] <= min(end, time.time() + LOOK_AGAIN_S)
     assert trial.today()["begun"] == 1
 
@@ -393,5 +393,5 @@ def test_a_judge_that_is_cut_off_puts_it_back(bench, answered):
     assert row["due_at"] <= time.time()
     with trial.database.read() as connection:
         spender = Spender("tenant", "default")
-        assert spent(connection, [spender], now=time.time())[spender].day == pytest.approx(0.5)
+        assert read_spending(connection, [spender], now=time.time())[spender].day == pytest.approx(0.5)
     assert trial.today() == {"begun": 1, "dollars": 0.5}

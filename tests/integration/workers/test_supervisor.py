@@ -167,7 +167,7 @@ def test_a_refused_up_leaves_the_running_one_alone(make_supervisor, tmp_path):
             ):
                 second.start()
             second.stop()
-            assert first.redis.answers()
+            assert first.redis.is_answering()
         finally:
             first.redis.stop()
 
@@ -205,7 +205,7 @@ def test_a_redis_that_does_not_answer_is_started_again(make_supervisor, monkeypa
         monkeypatch.setattr(redis_server, "STOP_S", 0.1)  # a stopped process is killed
         made._tend()
         assert made.redis.process.pid != first
-        assert made.redis.answers()
+        assert made.redis.is_answering()
     finally:
         made.redis.stop()
     (error,) = [record for record in caplog.records if record.levelname == "ERROR"]

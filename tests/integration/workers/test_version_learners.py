@@ -73,7 +73,7 @@ def test_each_version_learns_the_same_decisions_in_its_own_ledger(make_world, le
 
     until(lambda: snapshot().startswith(f"main.{good}-7-"))
     do(world.database, "retire", good)
-    until(lambda: ledger.registered()["retired_at"] is not None)
+    until(lambda: ledger.policy_row()["retired_at"] is not None)
     world.route()
     assert ledger.last_seq() == 7
     assert world.learn() > 0

@@ -9,7 +9,7 @@ import pytest
 
 from ragbandit.router.config.settings import Settings, TenantSettings
 from ragbandit.router.operation import pacing
-from ragbandit.router.operation.budgets import BURST, BudgetSpent, bounds, budgets_of, price_factor
+from ragbandit.router.operation.budgets import BURST, BudgetSpent, budgets_of, period_bounds, price_factor
 from ragbandit.router.operation.pacing import Budgets
 from ragbandit.router.storage.access.spending import Spent
 from ragbandit.shared.types import MOST_FACTOR, Caller, Query
@@ -34,8 +34,8 @@ def test_the_periods():
     """A day and a month begin and end at midnight UTC; December ends with the year."""
     now = datetime(2026, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
     end = datetime(2027, 1, 1, tzinfo=UTC).timestamp()
-    assert bounds("day", now=now) == (end - 86_400.0, end)
-    assert bounds("month", now=now) == (end - 31 * 86_400.0, end)
+    assert period_bounds("day", now=now) == (end - 86_400.0, end)
+    assert period_bounds("month", now=now) == (end - 31 * 86_400.0, end)
 
 
 def test_whose_budgets_hold():
@@ -73,7 +73,7 @@ def test_sums_grow_old(monkeypatch):
 
     def stopped(**caller):
         try:
-            asyncio.run(of_acme.paced(Query(text="x", tenant="acme"), caller=Caller(**caller)))
+            asyncio.run(of_acme.apply(Query(text="x", tenant="acme"), caller=Caller(**caller)))
         except BudgetSpent:
             return True
         return False

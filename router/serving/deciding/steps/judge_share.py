@@ -14,7 +14,7 @@ import numpy as np
 from ragbandit.router.serving.deciding.steps.labels import compared_arm, scales_of, use_for_estimate
 from ragbandit.router.serving.deciding.steps.step import Batch, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
-from ragbandit.router.storage.access.shared_secrets import drawn_for
+from ragbandit.router.storage.access.shared_secrets import draw_number
 from ragbandit.router.storage.sql.counters import stored_counts
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.types import ArmName, JudgeRequest
@@ -59,7 +59,7 @@ class JudgeShare(Step):
             if scale == 0.0:
                 continue
             q = min(1.0, max(LEAST_JUDGED * share, scale * use))
-            draw = drawn_for("judge", decision.id, secret=batch.secret)
+            draw = draw_number("judge", decision.id, secret=batch.secret)
             uniform = draw < LEAST_JUDGED * share
             question.add(JudgeRequest(asked=draw < q, draw=draw, q=q, share=share, uniform=uniform))
 

@@ -27,7 +27,7 @@ from ragbandit.router.learning.sources import LEAST_LABELLED
 from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.serving.deciding.steps.step import Batch, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
-from ragbandit.router.storage.access.shared_secrets import drawn_for
+from ragbandit.router.storage.access.shared_secrets import draw_number
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.types import ArmName, Decision, LabelRequest, Matrix
@@ -80,7 +80,7 @@ class Labels(Step):
             self._uses.append((learning_use, estimate_use))
             q = learning * learning_use + estimate * estimate_use if learning + estimate > 0.0 else share
             q = min(1.0, max(LEAST_LABELLED * share, q))
-            draw = drawn_for("label", decision.id, secret=batch.secret)
+            draw = draw_number("label", decision.id, secret=batch.secret)
             uniform = draw < LEAST_LABELLED * share
             question.add(LabelRequest(asked=draw < q, draw=draw, q=q, share=share, uniform=uniform))
 

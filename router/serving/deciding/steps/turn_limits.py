@@ -66,7 +66,7 @@ class TurnLimits(Step):
     def refresh(self, *, arms: Sequence[ArmName], now: float) -> None:
         del arms, now
         if self.is_on and self._settings.at_limit == "cheapest":
-            with self.database.look() as connection:
+            with self.database.connection() as connection:
                 self._expected.refresh(connection)
 
     @classmethod

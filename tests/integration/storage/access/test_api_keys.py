@@ -31,7 +31,7 @@ def test_a_key_is_found_by_its_whole_text(keys):
     found = keys.in_force(now=NOW).find(new.text)
     assert found == new.key
     assert (found.tenant, found.scopes, found.role) == ("acme", {"arms": ["single_step"]}, "app")
-    assert keys.listed() == [new.key]
+    assert keys.list_keys() == [new.key]
 
 
 def test_the_secret_is_nowhere_in_the_store(keys, database):
@@ -103,14 +103,14 @@ def test_wrong_facts_make_no_key(keys, changes, field):
     with pytest.raises(InvalidInput) as caught:
         made(keys, **changes)
     assert caught.value.field == field
-    assert keys.listed() == []
+    assert keys.list_keys() == []
 
 
 def test_names_that_look_alike_are_one_name(keys):
     """A key's name is stored as NFC, without format characters and blanks at its ends, also in the audit log."""
     looks = ["caf\u00e9", "cafe\u0301", " caf\u00e9 ", "caf\u200b\u00e9"]
     assert {made(keys, name=name).key.name for name in looks} == {"caf\u00e9"}
-    assert {key.name for key in keys.listed()} == {"caf\u00e9"}
+    assert {key.name for key in keys.list_keys()} == {"caf\u00e9"}
     assert {entry.facts["name"] for entry in entries(keys.database)} == {"caf\u00e9"}
 
 

@@ -9,7 +9,7 @@ import pytest
 from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.router.storage.access import reservations
 from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
-from ragbandit.router.storage.access.spending import Spender, lock, spent
+from ragbandit.router.storage.access.spending import Spender, lock, read_spending
 from ragbandit.router.storage.decisions.decision_writes import OUTDATED
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.answers import AnswerQueue
@@ -50,7 +50,7 @@ def stores(make_world, database_url):
 
 def sums(store, *, without=None):
     with store.database.read() as connection:
-        read = spent(connection, [ACME, KEY], now=question("x").made_at, without=without)
+        read = read_spending(connection, [ACME, KEY], now=question("x").made_at, without=without)
     return [(round(read[one].day, 6), round(read[one].reserved, 6)) for one in (ACME, KEY)]
 
 
@@ -132,7 +132,7 @@ def test_the_estimate_of_a_process_that_died_is_charged(stores):
     assert queue.free_lost(held=[]) == ["q0"]
     assert queue.free_lost(held=[]) == []
     with store.database.read() as connection:
-        now = spent(connection, [ACME], now=time.time())[ACME]
+        now = read_spending(connection, [ACME], now=time.time())[ACME]
     assert (now.day, now.reserved) == (1.0, 1.0)
 
 

@@ -12,7 +12,7 @@ from ragbandit.router.storage.access.spending import (
     MOST_DOLLARS,
     Spender,
     forget_spending,
-    spent,
+    read_spending,
 )
 from ragbandit.router.storage.sql.counters import recount
 from ragbandit.shared.errors import TooManyRequests
@@ -36,7 +36,7 @@ def test_what_outcomes_cost(make_world, database_url):
 
     def sums(now: float):
         with world.database.read() as connection:
-            read = spent(connection, [ACME, GLOBEX, KEY], now=now)
+            read = read_spending(connection, [ACME, GLOBEX, KEY], now=now)
         return [amount for one in (ACME, GLOBEX, KEY) for amount in (read[one].day, read[one].month)]
 
     world.now = NOON - DAY_S  # in October
@@ -83,6 +83,6 @@ def test_reservations_at_once(make_world, database_url):
     for reserved, dollars in zip(made, (0.25, 0.0, 4.0), strict=True):
         settle(other, reserved, dollars=dollars)
     with other.read() as connection:
-        sums = spent(connection, [ACME, KEY], now=NOON)
+        sums = read_spending(connection, [ACME, KEY], now=NOON)
     other.close()
     assert [sums[one].day for one in (ACME, KEY)] == pytest.approx([4.25, 4.25])

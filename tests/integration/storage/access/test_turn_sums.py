@@ -16,7 +16,7 @@ from ragbandit.router.storage.access.turn_sums import (
     session_spender,
     stored_sums,
     turn_difference,
-    turn_labels,
+    turn_sum_labels,
 )
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.erasure import Selection, erase
@@ -168,7 +168,7 @@ def test_a_sum_is_forgotten_with_its_decisions(stores):
     assert stores[0].add_decisions([question("new")])[0].id == "new"
     erase(stores[0].database, Selection(session="s"), features=False, actor="cli:me", now=9.0)
     with stores[0].database.read() as connection:
-        assert turn_labels(connection) == set()
+        assert turn_sum_labels(connection) == set()
 
 
 def test_a_task_has_no_row_before_its_second_turn(stores):
@@ -176,7 +176,7 @@ def test_a_task_has_no_row_before_its_second_turn(stores):
     store, task = stores[0], Spender("task", "q0")
     store.add_decisions([question("q0", limits=(limit(spender=task, most=2),))])
     with store.database.read() as connection:
-        assert turn_labels(connection) == set()
+        assert turn_sum_labels(connection) == set()
     turns = [question(f"t{n}", turn_of="q0", limits=(limit(spender=task, most=2),)) for n in range(2)]
     assert [isinstance(result, LimitReached) for result in store.add_decisions(turns)] == [False, True]
     store.add_outcome(outcome("q0", dollars=0.25))

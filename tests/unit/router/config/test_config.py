@@ -8,7 +8,7 @@ import pytest
 
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.config.strict_yaml import parsed_yaml, yaml_text
+from ragbandit.router.config.strict_yaml import parse_yaml, yaml_text
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import MAX_ARMS
@@ -269,8 +269,8 @@ NUMBERS = ("1e-05", "-1E5", "2e+3", "0.5e1", "10", "-0.25")
 def test_every_number_of_json_is_a_number(written):
     """Numbers as json.dumps writes them are numbers in the file and in variables; such texts stay texts."""
     value = {"a": [*map(float, NUMBERS)], "texts": [*NUMBERS, "1e", "e5", "01e5"]}
-    assert parsed_yaml(f'{{"a": [{",".join(NUMBERS)}], "texts": {json.dumps(value["texts"])}}}') == value
-    assert parsed_yaml(yaml_text(value)) == value
+    assert parse_yaml(f'{{"a": [{",".join(NUMBERS)}], "texts": {json.dumps(value["texts"])}}}') == value
+    assert parse_yaml(yaml_text(value)) == value
     path = written(json.dumps({"tenants": {"t1": {"dollars_per_day": 1e-05}}}))
     settings = load(path, environ={"RAGBANDIT_REWARD__WEIGHT": "1e-07"}).settings
     assert (settings.tenants["t1"].dollars_per_day, settings.reward.weight) == (1e-05, 1e-07)

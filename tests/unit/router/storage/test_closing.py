@@ -98,7 +98,7 @@ def holds(joined: JoinedDecision, *conditions) -> list[bool]:
 def test_rows_and_values_agree(joined, wait_s, expire_s, now):
     """SQL finds a decision exactly where the test of its value lets it be closed."""
     rule = ClosingRule(wait_s=wait_s, expire_s=expire_s)
-    expired, *ranges = holds(joined, rule.expired_rows(now=now), *rule.complete_ranges(now=now))
+    expired, *ranges = holds(joined, rule.expired_rows(now=now), *rule.closable_ranges(now=now))
     assert sum(ranges) <= 1
     assert expired == rule.is_expired(joined, now=now)
     assert (any(ranges) or expired) == rule.is_closable(joined, now=now)
@@ -111,7 +111,7 @@ def test_missing_outcome_agrees(joined):
     missing, unanswered = holds(joined, MISSING_OUTCOME, UNANSWERED)
     assert missing == is_missing_outcome(row_of(joined))
     if missing or unanswered:
-        assert ClosingRule(wait_s=0.0, expire_s=1.0).usable(joined) == ()
+        assert ClosingRule(wait_s=0.0, expire_s=1.0).usable_feedback(joined) == ()
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 3.0])
@@ -127,7 +127,7 @@ def test_times_do_not_round_apart(wait_s):
 def test_the_next_decisions_are_ranges_of_an_index():
     """What is learned next is found by the flags in the index, not by walking over all that waits."""
     with engine().connect() as connection:
-        for part in ClosingRule(wait_s=0.0, expire_s=1.0).complete_ranges(now=9.0):
+        for part in ClosingRule(wait_s=0.0, expire_s=1.0).closable_ranges(now=9.0):
             query = select(waiting.c.decision_id).where(waiting.c.policy == "main", part)
             asked = (
                 query.order_by(waiting.c.decided_at)

@@ -211,7 +211,7 @@ def test_unanswered_questions_are_bounded(serve, limit):
     def answer(tenant="acme", **more):
         return service.http.post("/v1/answer", json={"question": QUESTION, "tenant": tenant} | more)
 
-    place, question = service.router.process.answers.place, Query(text=QUESTION, tenant="acme")
+    place, question = service.router.process.answers.reserve, Query(text=QUESTION, tenant="acme")
     with place(question), place(question), pytest.raises(Overloaded), place(question):
         pass  # two that are decided at this moment
     keys = [answer(decision_id=f"q-{number}").json()["decision_id"] for number in range(2)]

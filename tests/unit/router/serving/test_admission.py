@@ -71,7 +71,7 @@ def test_a_full_batch_is_expected_from_small_ones(fixed_s, item_s):
     time = BatchTime()
     for size in [1, 3, 1, 2, 5, 4, 1, 2]:
         time.record(fixed_s + item_s * size, size=size)
-    assert time.of(32) == pytest.approx(fixed_s + item_s * 32)
+    assert time.predict(32) == pytest.approx(fixed_s + item_s * 32)
 
 
 def test_a_tenant_gets_its_share_while_others_ask():

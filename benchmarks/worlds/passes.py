@@ -16,7 +16,6 @@ from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, table_query
 from ragbandit.router.offline.passes import (
     Learning,
-    Places,
     Played,
     chance_of,
     decision_id,
@@ -26,7 +25,7 @@ from ragbandit.router.offline.passes import (
 from ragbandit.router.policies import untrained_policy
 from ragbandit.router.policies.settings_check import check_arms
 from ragbandit.router.serving.checks.reports import make_feedback, make_outcome
-from ragbandit.shared.types import ArmName, Decision, FeatureRows, FeedbackId, JoinedDecision, Json, Matrix
+from ragbandit.shared.types import ArmName, Decision, FeatureRows, FeedbackId, Indices, JoinedDecision, Json, Matrix
 
 #: questions of a pass at most (default), and share of a table that is asked at most
 QUESTIONS: Final = 1200
@@ -93,7 +92,7 @@ class World:
 class Judged(Played):
     """A pass, and what the policy chooses after it for the other rows of the table."""
 
-    test: Places  #: the other rows
+    test: Indices  #: the other rows
     #: shape (tests, arms): 1 for the arm with the best score, shared by equal arms; the pmf of a policy without scores
     shares: Matrix
 
@@ -163,7 +162,7 @@ class ConditionedLearning(Learning):
         # a label that is not late is learned before the next decision, which is the one of number decided
         self._waiting.append((self.decided + self._conditions.late, decision, row))
 
-    def shares(self, world: World, places: Places) -> Matrix:
+    def shares(self, world: World, places: Indices) -> Matrix:
         """What the policy chooses for these rows of the world, without a floor, after all labels have come."""
         self._learn_until(None)
         queries = [table_query(world.table.rows[place]) for place in places]
@@ -198,7 +197,7 @@ class ConditionedLearning(Learning):
             self.labels += self.learn(decision, learned.example.reward)
 
 
-def cut(world: World, *, seed: int, questions: int = QUESTIONS) -> tuple[Places, Places]:
+def cut(world: World, *, seed: int, questions: int = QUESTIONS) -> tuple[Indices, Indices]:
     """The rows to ask and the rest, by the seed: alike for every policy."""
     order = np.random.default_rng([seed, 11]).permutation(len(world.table.rows))
     count = int(ASKED * len(order))

@@ -32,13 +32,13 @@ from ragbandit.router.encoders.feature_cache import embed_texts
 from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, read_table
-from ragbandit.router.offline.passes import Learning, Places, Played, break_even, table_rows
+from ragbandit.router.offline.passes import Learning, Played, break_even, table_rows
 from ragbandit.router.policies import untrained_policy
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.processes.this_process import cores
 from ragbandit.shared.texts.formats import decimal
-from ragbandit.shared.types import ArmName, Matrix, Vector
+from ragbandit.shared.types import ArmName, Indices, Matrix, Vector
 
 SEEDS: Final = 20
 #: the router that may not fall behind the incumbent
@@ -290,7 +290,7 @@ def _late(passes: Sequence[Played], *, table: LabelledTable, rewards: Matrix, na
     rows = np.concatenate([one.order[-third:] for one in passes])
     drawn = np.concatenate([one.drawn[-third:] for one in passes])
 
-    def of(arms: Places) -> Late:
+    def of(arms: Indices) -> Late:
         right, steps, reward = (float(each[rows, arms].mean()) for each in (table.correct, table.steps, rewards))
         return Late(right=right, steps=steps, reward=reward)
 

@@ -1,1 +1,1 @@
-"""Offline: estimate, replay and advise on policies without serving them."""
+"""Offline: reads logs and tables, replays policies on logged traffic, and trains policies on tables."""

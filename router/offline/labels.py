@@ -7,10 +7,9 @@ from typing import Any, Final
 import numpy as np
 
 from ragbandit.router.comparison.assessment import NumberTable
-from ragbandit.router.offline.passes import Places
 from ragbandit.router.policies.finetuned.params import RIGHT
 from ragbandit.shared.texts.formats import decimal
-from ragbandit.shared.types import ArmName, Matrix
+from ragbandit.shared.types import ArmName, Indices, Matrix
 
 #: key of a group of questions for which no arm is right
 NONE_RIGHT: Final = "none right"
@@ -26,7 +25,7 @@ class LabelRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Confusion:
-    """The confusion matrix of a way of answering."""
+    """The confusion matrix of a policy's choices."""
 
     #: label (cheapest right arm, or NONE_RIGHT) -> what was chosen
     labels: Mapping[str, LabelRow]
@@ -44,7 +43,7 @@ class Confusion:
         return {"label_accuracy": self.accuracy, "accuracy_by_label": self.accuracies, "labels": labels}
 
 
-def labels_of(quality: Matrix, *, cost: Matrix) -> Places:
+def labels_of(quality: Matrix, *, cost: Matrix) -> Indices:
     """The label of each question, shape (n,): its cheapest right arm, the first of equals, and -1 if no arm is right.
 
     quality, cost: of every arm's answer, shape (n, K). An answer is right from the quality RIGHT on.
@@ -54,7 +53,9 @@ def labels_of(quality: Matrix, *, cost: Matrix) -> Places:
     return np.asarray(np.where(right.any(axis=1), cheapest, -1), dtype=np.intp)
 
 
-def confusion_of(shares: Matrix, *, labels: Places, arms: Sequence[ArmName], places: Places | None = None) -> Confusion:
+def confusion_of(
+    shares: Matrix, *, labels: Indices, arms: Sequence[ArmName], places: Indices | None = None
+) -> Confusion:
     """The confusion matrix of these choices.
 
     shares: probability of each arm, shape (m, K). places: the question of each row, shape (m,); None if row i is
@@ -77,7 +78,7 @@ def confusion_table(
 ) -> NumberTable:
     """A line for each label that a question has. groups: router -> its labels; "" for the only one.
 
-    chosen, on: words of the title: by whom the arms were chosen, and on which questions.
+    chosen, on: words of the title that say by whom the arms were chosen, and on which questions.
     """
     lines = [
         (f"{router}: {label}".removeprefix(": ") + f" ({group.questions})", *_percents(group, arms=arms))

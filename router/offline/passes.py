@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from ragbandit.router.config.settings import PolicySettings, RewardSettings
 from ragbandit.router.learning.examples import make_update
@@ -23,6 +22,7 @@ from ragbandit.shared.types import (
     Decision,
     DecisionId,
     FeatureRows,
+    Indices,
     Matrix,
     PolicyLabel,
     Query,
@@ -36,15 +36,13 @@ EPOCH: Final = 1_700_000_000.0
 #: largest number of questions that a policy is asked at once
 BATCH: Final = 64
 
-Places = npt.NDArray[np.intp]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Played:
     """A pass, question by question."""
 
-    order: Places  #: number of each question
-    drawn: Places  #: index of the drawn arm
+    order: Indices  #: number of each question
+    drawn: Indices  #: index of the drawn arm
     earned: Vector  #: reward of this arm
     labels: int = 0  #: number of decisions whose outcome was learned
     fault: str | None = None  #: why the fallback decided, or an outcome was not learned; the first reason
@@ -70,7 +68,7 @@ def decision_id(row: Logged, *, seed: int) -> DecisionId:
 
 
 def chance_of(decision_id: DecisionId, *, what: str) -> float:
-    """A number in [0, 1) for an event of a decision, the same for every policy and independent of the draw."""
+    """A pseudo-random number in [0, 1) for an event of a decision, the same for every policy. what: the event's name"""
     return (seed_of(f"{what}/{decision_id}") >> 11) / 2**53
 
 
@@ -97,6 +95,7 @@ class Learning:
         self.learn(row.decision, row.reward)
 
     def step(self, question: int) -> Decision:
+        """Decide a question, and learn the outcome of the drawn arm if it is labelled. question: its index"""
         decision = self._decision(self.rows[question * len(self.arms)])
         self.decided += 1
         self.order.append(question)
@@ -124,7 +123,7 @@ class Learning:
         return decision
 
     def is_labelled(self, decision: Decision) -> bool:
-        """Whether the outcome is learned. This depends only on the id, so it does not differ between policies."""
+        """Whether the outcome is learned. All policies get the same outcomes, since only the id decides."""
         return chance_of(decision.id, what="labelled") < self.labelled
 
     def reveal(self, decision: Decision, *, row: Logged) -> None:
@@ -132,6 +131,7 @@ class Learning:
         self.labels += self.learn(decision, row.reward)
 
     def learn(self, decision: Decision, reward: Reward) -> bool:
+        """Learn a reward. Returns False if the policy would not learn it."""
         self.learned += 1
         label = PolicyLabel(self.settings.label)
         update = make_update(

@@ -45,7 +45,7 @@ class Training:
         return confusion_table({"": self.confusion.labels}, arms=self.arms, on=f" on {self.judged_rows}")
 
 
-def trainable() -> list[str]:
+def trainable_policies() -> list[str]:
     return [name for name, kind in built_in_policies().items() if hasattr(kind, "fit")]
 
 
@@ -64,7 +64,7 @@ def train(
     progress: receives (number of batches done, total).
     Raises ConfigError before the training; InvalidInput if no row has a label.
     """
-    names = trainable()
+    names = trainable_policies()
     if policy not in names:
         remedy = f"use one of {', '.join(names)}"
         raise ConfigError(f"{policy!r} is not trained on tables", field="policy", remedy=remedy)
@@ -78,10 +78,10 @@ def train(
     assert isinstance(made, TableTrained)
     report = made.fit(rows, progress=progress)
     saved = {**report, "folder": str(target), "sha256": made.save(target)}
-    return _judged(made, rows=rows, report=saved)
+    return _judge_choices(made, rows=rows, report=saved)
 
 
-def _judged(policy: TableTrained, *, rows: Sequence[TableRow], report: Mapping[str, Json]) -> Training:
+def _judge_choices(policy: TableTrained, *, rows: Sequence[TableRow], report: Mapping[str, Json]) -> Training:
     held_out = [row for row in held_out_rows(policy) if row.correct]
     judged = held_out or [row for row in rows if row.correct]
     arms = tuple(judged[0].correct)

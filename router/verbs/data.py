@@ -22,7 +22,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline import logs
 from ragbandit.router.offline.logs.jsonl import read_rows
-from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, ledger_rows, take_in
+from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, import_rows, ledger_rows
 from ragbandit.router.serving.checks.questions import plain_decision_id
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.serving.setup.requirements import lock_store, sqlite_file
@@ -265,7 +265,7 @@ def export(
     Other decisions, answers, feedback, keys and sessions are left out: `migrate --from` moves a whole store.
     docs/replay.md lists the fields of each format.
     """
-    log_format = logs.named_form(file)
+    log_format = logs.form_of_name(file)
     now = time.time()
     first = None if since is None else parse_time(since, now=now)
     end = None if before is None else parse_time(before, now=now, field="before")
@@ -316,7 +316,7 @@ def import_(
         reading = _ImportedFile(file=readable, settings=settings, skip_bad=skip_bad)
         try:
             with show_progress(errors) as progress:
-                take_in(
+                import_rows(
                     ledger,
                     reading.rows,
                     origin=logs.form_of(readable),

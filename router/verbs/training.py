@@ -15,13 +15,13 @@ from ragbandit.router.cli.tables import show
 from ragbandit.router.comparison.terminal import print_table
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.offline.logs.tables import read_unlabelled, with_hops, with_measure
-from ragbandit.router.offline.training import train, trainable
+from ragbandit.router.offline.training import train, trainable_policies
 from ragbandit.shared.texts.formats import percent
 
 
 def train_verb(
     *,
-    policy: Annotated[str, typer.Option(help=", ".join(trainable()))],
+    policy: Annotated[str, typer.Option(help=", ".join(trainable_policies()))],
     table: Annotated[Path, typer.Option(help="question, correct and steps per arm")],
     out: Annotated[Path, typer.Option(help="folder to write; it must be missing or empty")],
     questions: Annotated[Path | None, typer.Option(help="JSONL: question and hops, for inductive labels")] = None,

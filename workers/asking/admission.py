@@ -21,7 +21,7 @@ class Admission:
         self._stop = stop
         #: dollars of the run
         self.spent = paid_before
-        #: for each question that is being asked: (its cost so far, its expected dollars)
+        #: (cost so far, expected dollars) of each question that is being asked
         self._open: list[tuple[Account, float]] = []
         self._is_alone = False
         #: dollars of the most expensive question; None before one has ended

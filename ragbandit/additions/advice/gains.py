@@ -21,8 +21,10 @@ from ragbandit.router.learning.monitoring.price import cost_unit_of
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.labels import Confusion, confusion_of, labels_of
 from ragbandit.router.offline.logs import Logged
-from ragbandit.router.offline.replay.engine import replay_pmfs
+from ragbandit.router.offline.replay.engine import estimate_candidates
 from ragbandit.router.offline.replay.opening import MemoryLog, memory_log
+from ragbandit.router.offline.replay.parts import MemoryPart
+from ragbandit.router.offline.replay.plan import CandidateSpec, Description, Plan, ReplayResult, default_candidates
 from ragbandit.router.offline.replay.report import comparisons
 from ragbandit.router.serving.explanations.policy_map import map_of_queries
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
@@ -125,7 +127,7 @@ def gains_on_draws(
     drawn = memory_log_of(rows, source=log.opened.described)
     columns = [log.log.arms.index(arm) for arm in drawn.log.arms]
     routed = {ROUTING: pmf[-len(rows) :][:, columns]}
-    result = replay_pmfs(drawn, routed, baseline=ROUTING, folds=folds, progress=progress)
+    result = _replay_pmfs(drawn, routed, baseline=ROUTING, folds=folds, progress=progress)
     if result.faults:  # replay also checks the log by the importance weights of routing
         return result.faults
     is_partial = bool(np.count_nonzero(drawn.log.partial))  # type: ignore[arg-type] # None counts as 0
@@ -190,3 +192,23 @@ def _ordered_fields(comparisons: Sequence[Comparison], *, judged: Sequence[ArmNa
     ]
     best = ordered[0].second_arm
     return {"best": best, "comparisons": ordered, "frontier": tuple(frontier)}
+
+
+def _replay_pmfs(
+    log: MemoryLog, pmfs: Mapping[str, Matrix], *, folds: int, progress: Progress, baseline: str | None = None
+) -> ReplayResult:
+    """Judge policies, given by their probabilities, and each fixed arm. pmfs: name -> probabilities, (n, K).
+
+    baseline: name of the policy that all are compared with; None for the logged one.
+    """
+    fixed = [spec for spec in default_candidates(log.log.arms) if spec.kind == "fixed"]
+    specs = [CandidateSpec(name=label, kind="column", what=label) for label in pmfs]
+    return estimate_candidates(
+        [MemoryPart(log=replace(log.log, pmfs=pmfs, imported=None))],  # all rows are judged, imported ones too
+        candidates=[*specs, *fixed],
+        descriptions=[Description(described=spec.name) for spec in (*specs, *fixed)],
+        plan=Plan(folds=folds, baseline=baseline),
+        log="a log in memory",
+        progress=progress,
+        judged_share=log.opened.judged_share(),
+    )

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Final, Literal
 
+import numpy as np
+
 from ragbandit.additions.advice.gains import (
     Gains,
     gains_on_draws,
@@ -25,11 +27,12 @@ from ragbandit.additions.evaluation.warm import question_numbers
 from ragbandit.router.comparison import CONFIDENCE, NOT_KNOWN, WORTH, forecast, words
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Progress, no_progress
+from ragbandit.router.offline.estimation.bandit_log import folds_of
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.replay.candidates import settings_in_force
 from ragbandit.router.offline.replay.opening import MemoryLog
 from ragbandit.router.offline.replay.plan import Plan
-from ragbandit.router.offline.replay.policy_pmfs import crossfitted, held_out_folds, row_lessons
+from ragbandit.router.offline.replay.policy_pmfs import cross_fit, row_updates
 from ragbandit.router.policies import make_policy, untrained_policy
 from ragbandit.router.policies.algorithms.conservative import learner_of
 from ragbandit.router.policies.base import Policy
@@ -95,11 +98,11 @@ class _Adviser:
         judged = [*(outcomes.rows if outcomes is not None else ()), *drawn]
         log = memory_log_of(judged, source=source)
         settings, reward = settings_in_force(self.settings.policy, arms=log.log.arms), self.settings.reward
-        pmf, notes = crossfitted(
+        pmf, notes = cross_fit(
             log,
             name=settings.name,
             make=partial(make_policy, self.policy.algorithm, params=self.policy.params),
-            updates=row_lessons(log, plan=Plan(usual_weight=reward.weight)),
+            updates=row_updates(log, plan=Plan(usual_weight=reward.weight)),
             folds=self._folds(judged, log=log),
             settings=settings,
             progress=self.progress,
@@ -121,7 +124,20 @@ class _Adviser:
     def _folds(self, rows: Sequence[Logged], *, log: MemoryLog) -> Indices:
         question, folds = question_numbers(rows), self.ask.folds
         check_question_count(int(question.max()) + 1, folds=folds, source=log.opened.described)
-        return held_out_folds(log, question=question, folds=folds)
+        return _folds_by_text(log, question=question, folds=folds)
+
+
+def _folds_by_text(log: MemoryLog, *, question: Indices, folds: int) -> Indices:
+    """The fold of each row, by its question's text without context.
+
+    question: number of each row's question; the same text with another context or tenant is another question. If there
+    are fewer texts than folds, these numbers decide the folds.
+    """
+    by_hash = folds_of(log.log.questions, folds=folds)
+    if len(np.unique(by_hash)) == folds:
+        return by_hash
+    texts, numbers = np.unique(log.log.questions, return_inverse=True)
+    return np.asarray((question if len(texts) < folds else numbers) % folds, dtype=np.intp)
 
 
 def check_question_count(questions: int, *, folds: int, source: str) -> None:

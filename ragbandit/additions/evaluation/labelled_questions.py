@@ -1,14 +1,18 @@
-"""Questions of a file with their right answers."""
+"""Questions of a file with their right answers.
+
+One text under `answer` may be what a system answered, so it is a right answer only in a row with a key of _PUBLISHED,
+or if the family of a published data set is named.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ragbandit.additions.evaluation.answer_metrics import FAMILIES, OWN_FAMILIES, metric_values
 from ragbandit.additions.evaluation.quiz import Quiz
 from ragbandit.router.offline.logs import cells
-from ragbandit.router.offline.logs.question_forms import answers_of
+from ragbandit.router.offline.logs.question_forms import first_name
 from ragbandit.router.offline.logs.tables import LabelledRow, question_rows
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import known_choices
@@ -17,6 +21,22 @@ FAMILY_NAMES = tuple(sorted(FAMILIES))
 #: the family whose answers `evaluate` judges by a quiz too, see ragbandit.additions.evaluation.quiz
 CRUD = "crud"
 _NO_ANSWERS = "give `answers`, a list; one text under `answer` is right only with --family of a published data set"
+#: names of right answers in the forms of `question_forms`
+_NAMES: Final = ("answers_objects", "golden_answers", "answer", "Answer")
+#: keys that only rows of published data sets have
+_PUBLISHED: Final = (
+    "_id",
+    "answer_aliases",
+    "answerable",
+    "evidences",
+    "level",
+    "question_decomposition",
+    "supporting_facts",
+)
+_ALIASES: Final = "answer_aliases"
+#: where an object of answers has its texts: SQuAD, then TriviaQA
+_TEXTS: Final = ("text", "value", "Value", "aliases", "Aliases", "normalized_aliases", "NormalizedAliases")
+_DATE: Final = ("day", "month", "year")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,3 +95,47 @@ def first_rows(rows: Sequence[LabelledQuestion]) -> list[LabelledQuestion]:
     for row in rows:
         first.setdefault(row.question, row)
     return list(first.values())
+
+
+def answers_of(entry: Mapping[str, Any], *, published: bool) -> Any:
+    """The right answers of a record as a list, or unchanged if their form is unknown; None without answers.
+
+    published: whether the file is of a published data set, so that one text under `answer` is right. Raises
+    InvalidInput.
+    """
+    name = "answers" if not cells.is_empty(entry.get("answers")) else first_name(entry, names=_NAMES)
+    if name is None:
+        return None
+    value = cells.from_text(entry[name]) if isinstance(entry[name], str) and entry[name][:1] == "{" else entry[name]
+    if name in ("answer", "Answer") and isinstance(value, str) and not (published or set(_PUBLISHED) & set(entry)):
+        return None
+    if name == "answers_objects":
+        value = _of_objects(value)
+    elif isinstance(value, Mapping):
+        value = _texts(*(value.get(key) for key in _TEXTS))
+    if name == "answer" and not cells.is_empty(entry.get(_ALIASES)):
+        value = _texts(value, entry[_ALIASES])
+    return cells.convert_value(cells.gold, value, field=name)
+
+
+def _of_objects(value: Any) -> Any:
+    """Right answers of DROP's form, which IRCoT uses: of each object its spans, its number and its date."""
+    objects = cells.from_text(value)
+    if not isinstance(objects, list) or not all(isinstance(one, Mapping) for one in objects):
+        remedy = 'give a list of objects: [{"spans": ["an answer"], "number": "", "date": {}}]'
+        raise InvalidInput(f"{value!r:.40} cannot be used", field="answers_objects", remedy=remedy)
+    parts = list[Any]()
+    for one in objects:
+        date = one.get("date")
+        written = [str(date.get(part) or "").strip() for part in _DATE] if isinstance(date, Mapping) else []
+        parts += [one.get("spans"), one.get("number"), " ".join(filter(None, written))]
+    return _texts(*parts)
+
+
+def _texts(*parts: Any) -> list[Any]:
+    """All values of the parts, which are values or lists, once each."""
+    found: dict[str, Any] = {}
+    for part in parts:
+        for one in cells.gold(part) if not cells.is_empty(part) else ():
+            found.setdefault(str(one), one)
+    return list(found.values())

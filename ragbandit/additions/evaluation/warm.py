@@ -15,7 +15,7 @@ from ragbandit.router.encoders.feature_cache import embed_texts
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.logs import Logged
-from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, take_in
+from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, import_rows
 from ragbandit.router.offline.logs.tables import ORIGIN, LabelledTable, arm_rows, charged_costs, table_query
 from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.serving.loading.snapshots import SnapshotLoader
@@ -200,7 +200,7 @@ def enter_rows(
     def show(counts: ImportCounts) -> None:
         progress("rows entered", counts.added + counts.known, len(rows))
 
-    counts = take_in(
+    counts = import_rows(
         ledger,
         lambda: rows,
         origin=material.origin,

@@ -48,8 +48,8 @@ def scores(*, reward: Vector, action: Indices, logged: Matrix, candidate: Matrix
     """Terms of the doubly robust estimate for each row (Dudik, Langford and Li 2011), from arrays of a checked `Log`.
 
     r is a row's reward, a its drawn arm, P the logged and Q the candidate's probabilities, and M the predictions of a
-    reward model. The result has shape (3, n): the weight w = Q[a] / P[a]; the correction w (r - M[a]); the baseline,
-    the sum of Q M over the arms. Correction + baseline estimates the candidate's mean reward. It is unbiased if P > 0
+    reward model. Returns shape (3, n): the weight w = Q[a] / P[a]; the correction w (r - M[a]); the baseline, the sum
+    of Q M over the arms. Correction + baseline estimates the candidate's mean reward. It is unbiased if P > 0
     for every arm with Q > 0, whatever the model.
     """
     drawn = np.arange(len(action)) * logged.shape[1] + action

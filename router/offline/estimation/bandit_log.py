@@ -100,6 +100,7 @@ class Log:
         return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
 
     def part(self, rows: Flags | Indices | slice) -> "Log":
+        """The log with only these rows."""
         arrays: dict[str, Any] = {name: array for name, array in vars(self).items() if isinstance(array, np.ndarray)}
         return replace(
             self,
@@ -109,7 +110,7 @@ class Log:
         )
 
 
-def possible(pmf: Matrix, *, action: Indices) -> Matrix:
+def without_tiny(pmf: Matrix, *, action: Indices) -> Matrix:
     """The pmf (n, K) with 0 for probabilities below REMAINDER; drawn arms keep their probability."""
     tiny = (pmf > 0.0) & (pmf < REMAINDER)
     if not tiny.any():
@@ -117,7 +118,7 @@ def possible(pmf: Matrix, *, action: Indices) -> Matrix:
     return np.where(tiny & (np.arange(pmf.shape[1]) != action[:, None]), 0.0, pmf)
 
 
-def unsupported(pmf: Matrix, *, candidate: Matrix) -> Flags:
+def unsupported_arms(pmf: Matrix, *, candidate: Matrix) -> Flags:
     """Flags (n, K) of arms that the candidate may draw but the logged policy could not."""
     return (pmf <= 0.0) & (candidate >= REMAINDER)
 
@@ -137,6 +138,7 @@ def wrong_pmfs(pmf: Matrix, *, offered: Flags | None = None) -> Indices:
 
 
 def folds_of(keys: Keys, *, folds: int) -> Indices:
+    """The fold of each question, shape (n,). keys: hashes of the questions"""
     return (keys % np.uint64(folds)).astype(np.intp)
 
 
@@ -183,7 +185,7 @@ class WeightTally(Tally):
         weight = np.take_along_axis(ratios, log.action[:, None], axis=1)[:, 0]
         shifted = candidate * ratios  # Q^2 / P
         squares = shifted.sum(axis=1)
-        uncovered = np.where(unsupported(log.pmf, candidate=candidate), candidate, 0.0)
+        uncovered = np.where(unsupported_arms(log.pmf, candidate=candidate), candidate, 0.0)
         self.rows += len(log)
         self.draws += int(np.count_nonzero(weight))
         self.total += float(weight.sum())
@@ -215,6 +217,7 @@ class WeightTally(Tally):
         return self.total / self.rows - off, self.total / self.rows + off
 
     def plausible(self, *, alpha: float = ALPHA) -> bool:
+        """Whether the mean weight is about as large as in a correct log."""
         low, high = self.mean_interval(alpha=alpha)
         return low - 1e-9 <= 1.0 - self.unsupported_mass <= high + 1e-9
 
@@ -252,6 +255,7 @@ class ArmTally(Tally):
         return abs(self.surplus) <= deviation(self.surplus_variance, largest=1.0, alpha=alpha)
 
     def plausible(self, *, alpha: float = ALPHA) -> list[bool]:
+        """For each arm, whether it was drawn about as often as its logged probabilities give."""
         limits = [deviation(max(float(variance), 0.0), largest=1.0, alpha=alpha) for variance in self.variance]
         gaps = np.abs(self.drawn - self.expected)
         return [bool(gap <= limit) for gap, limit in zip(gaps, limits, strict=True)]

@@ -159,7 +159,7 @@ class RewardModel:
         if self.ridge is not None:
             self.ridge.solve()
 
-    def predicted(self, log: Log) -> Matrix:
+    def predict(self, log: Log) -> Matrix:
         """Rewards, qualities and costs of every arm, shape (3, n, K)."""
         assert self.ridge is not None, "a model predicts after it has learned"
         features, folds = log.features if self.has_features else None, folds_of(log.questions, folds=self.folds)

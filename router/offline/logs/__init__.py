@@ -61,7 +61,7 @@ class BadAnswer(BadRow):
 
 
 def bad_row(error: InvalidInput, *, line: int, task: int | None = None) -> BadRow:
-    """The row of a fault. task: line of its task's first row; None if the table has a row for each question."""
+    """The BadRow of an error. task: line of its task's first row; None if the table has a row for each question."""
     reason = error.message.removeprefix(f'"{error.field}" ')  # `field` names it already
     row = BadRow(line=line, field=error.field or "", reason=reason, remedy=error.remedy or "")
     return row if task is None else BadAnswer(**asdict(row), first_line=task)
@@ -70,7 +70,7 @@ def bad_row(error: InvalidInput, *, line: int, task: int | None = None) -> BadRo
 _STRICT: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
 
 
-def checked_object(value: dict[str, Any]) -> dict[str, Any]:
+def check_json_object(value: dict[str, Any]) -> dict[str, Any]:
     """Return the object if JSON can represent it: no NaN, no unpaired surrogates. Raises PydanticCustomError."""
     try:
         if value:
@@ -81,16 +81,16 @@ def checked_object(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-JsonObject = Annotated[dict[str, Any], AfterValidator(checked_object)]
+JsonObject = Annotated[dict[str, Any], AfterValidator(check_json_object)]
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def checked_record(model: type[Model], record: Mapping[str, Any]) -> Model:
+def validate_record(model: type[Model], record: Mapping[str, Any]) -> Model:
     """The record as a model. Raises InvalidInput for its first fault."""
-    checked_record, faults = model_and_faults(model, record)
-    if checked_record is None:
+    validated, faults = model_and_faults(model, record)
+    if validated is None:
         raise faults[0]
-    return checked_record
+    return validated
 
 
 def model_and_faults(model: type[Model], record: Mapping[str, Any]) -> tuple[Model | None, list[InvalidInput]]:
@@ -146,11 +146,11 @@ def check_bad(bad: Sequence[BadRow], *, good: int, path: Path, skip: bool, skipp
         option = ", or give --skip-bad to continue without them" if skippable else ""
         remedy = f"correct them{option}" if good else "correct them: no row is left"
         count, unit = len({row.task for row in bad}), "tasks" if isinstance(bad[0], BadAnswer) else "rows"
-        message = f"{count} of {count + good} {unit} cannot be used: {named_faults(bad)}"
+        message = f"{count} of {count + good} {unit} cannot be used: {fault_words(bad)}"
         raise InvalidInput(message, field=str(path), remedy=remedy)
 
 
-def named_faults(bad: Sequence[BadRow]) -> str:
+def fault_words(bad: Sequence[BadRow]) -> str:
     """The faults by kind: the first row of each kind with reason and remedy, and the lines of the kind's other rows."""
     kinds: dict[tuple[str, str], list[BadRow]] = {}
     for row in bad:
@@ -178,10 +178,11 @@ def write_rows(path: str | Path, rows: Iterable[Logged]) -> int:
 
     Raises InvalidInput, or ConfigError for a format whose package is not installed.
     """
-    return cast("int", import_module(f"ragbandit.router.offline.logs.{named_form(path)}").write(path, rows))
+    return cast("int", import_module(f"ragbandit.router.offline.logs.{form_of_name(path)}").write(path, rows))
 
 
-def named_form(path: str | Path) -> str:
+def form_of_name(path: str | Path) -> str:
+    """The form that the end of the name shows, "jsonl" or "parquet". Raises InvalidInput."""
     for name, suffixes in FORMATS.items():
         if str(path).lower().endswith(suffixes):
             return name
@@ -190,15 +191,15 @@ def named_form(path: str | Path) -> str:
 
 
 def form_of(path: Path) -> str:
-    """Whether a log is "parquet": several files, or a file with this content. All others are "jsonl"."""
-    is_parquet = is_several(path) or first_bytes(path).startswith(PARQUET)
+    """Returns "parquet" for several files, or for a file with this content; else "jsonl"."""
+    is_parquet = has_several_files(path) or first_bytes(path).startswith(PARQUET)
     return "parquet" if is_parquet else "jsonl"
 
 
 _SUFFIX: Final = ".parquet"
 
 
-def is_several(path: Path) -> bool:
+def has_several_files(path: Path) -> bool:
     """Whether the path is a folder, or a pattern with *."""
     return "*" in str(path) or path.is_dir()
 

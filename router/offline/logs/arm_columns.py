@@ -51,8 +51,7 @@ _MOST_COLUMNS: Final = 10_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArmColumns:
-    """our key -> arm of the file -> where its value is."""
-
+    #: our key -> arm of the file -> path of its value
     paths: Mapping[str, Mapping[str, Path]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -65,7 +64,7 @@ class ArmColumns:
 
     @property
     def remarks(self) -> list[str]:
-        read = [f"{ours} from {_shown(of_arms.values())}" for ours, of_arms in self.paths.items()]
+        read = [f"{ours} from {_path_words(of_arms.values())}" for ours, of_arms in self.paths.items()]
         renamed = [
             f"{arm_name(arm)} is {arm} of the file" for arm in self.paths.get("correct", ()) if arm_name(arm) != arm
         ]
@@ -74,7 +73,7 @@ class ArmColumns:
     def values(self, entry: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         """Our key -> arm -> value of a record, without missing ones. Raises a group of InvalidInput."""
         values, faults = dict[str, dict[str, float]](), list[InvalidInput]()
-        for ours, arm, path in self._places():
+        for ours, arm, path in self._paths_by_arm():
             cell, column = _at(entry, path), ".".join(path)
             if cells.is_empty(cell):
                 continue
@@ -89,7 +88,7 @@ class ArmColumns:
             raise ExceptionGroup("columns of arms", faults)
         return values
 
-    def _places(self) -> Iterator[tuple[str, str, Path]]:
+    def _paths_by_arm(self) -> Iterator[tuple[str, str, Path]]:
         return ((ours, arm, path) for ours, of_arms in self.paths.items() for arm, path in of_arms.items())
 
 
@@ -98,25 +97,25 @@ def arm_columns(
 ) -> ArmColumns:
     """The columns of arms in these records; without paths if they have none of these forms.
 
-    outcomes: arm -> where its outcome is, if that is known; then only costs and measures are looked for.
+    outcomes: arm -> path of its outcome, if that is known; then only costs and measures are searched.
     named: our key -> name of the value in the file, such as "total_cost" of MODEL|total_cost.
     """
-    cells_of = _cells(sample)
+    cells_of = _first_values(sample)
     heads = {**_HEADS, **{plain_name(name): [ours] for ours, name in named.items()}}
     families = _families(cells_of, heads=heads)
     usual = ("correct", *USUAL["correct"], *_MORE["correct"]) if "correct" not in named else (named["correct"],)
-    outcomes = outcomes or _outcomes(cells_of, families=families, names=usual)
+    outcomes = outcomes or _outcome_paths(cells_of, families=families, names=usual)
     if len(outcomes) < 2:
         return ArmColumns()
-    return ArmColumns(paths={"correct": outcomes, **_others(families, arms=list(outcomes), heads=heads)})
+    return ArmColumns(paths={"correct": outcomes, **_cost_paths(families, arms=list(outcomes), heads=heads)})
 
 
 def value_names(sample: Sequence[Mapping[str, Any]]) -> frozenset[str]:
-    """The plain names of values that stand before or behind something in the names of columns."""
-    return frozenset(plain_name(head) for path in _cells(sample) for _, _, head in _splits(path))
+    """The plain names that may be values of arms: all parts before or behind a sign in names of columns."""
+    return frozenset(plain_name(head) for path in _first_values(sample) for _, _, head in _splits(path))
 
 
-def _others(
+def _cost_paths(
     families: Mapping[tuple[str, str], Mapping[str, Path]],
     *,
     arms: Sequence[str],
@@ -134,7 +133,7 @@ def _others(
     return found
 
 
-def _cells(sample: Sequence[Mapping[str, Any]]) -> dict[Path, Any]:
+def _first_values(sample: Sequence[Mapping[str, Any]]) -> dict[Path, Any]:
     """Path -> first value of it that is not empty."""
     found: dict[Path, Any] = {}
     for entry in sample:
@@ -178,7 +177,7 @@ def _families(
 
 
 def _splits(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield (how they are joined, arm, name of the value): all ways to read a path."""
+    """Yield (how arm and name are joined, arm, name of the value) for each way to read a path."""
     *around, last = path
     if around:
         before = ".".join(around[:-1])
@@ -192,13 +191,13 @@ def _splits(path: Path) -> Iterator[tuple[str, str, str]]:
             yield f"{sign[0]}ARM", right, left
 
 
-def _outcomes(
+def _outcome_paths(
     cells_of: Mapping[Path, Any],
     *,
     families: Mapping[tuple[str, str], Mapping[str, Path]],
     names: Sequence[str],
 ) -> Mapping[str, Path]:
-    """Arm -> where its outcome is: by the first of these names that two arms have, else in a column of its name."""
+    """Arm -> path of its outcome: by the first of these names that two arms have, else in a column of its name."""
     for wanted in map(plain_name, names):
         for (_, name), of_arms in families.items():
             if name == wanted and len(of_arms) > 1:
@@ -229,6 +228,6 @@ def _at(entry: Mapping[str, Any], path: Path) -> Any:
     return value
 
 
-def _shown(paths: Iterable[Path]) -> str:
+def _path_words(paths: Iterable[Path]) -> str:
     names = [*map(".".join, paths)]
     return ", ".join(names[:2]) + ", ..." * (len(names) > 2)

@@ -25,8 +25,8 @@ from ragbandit.router.offline.estimation.bandit_log import (
     LEAST_PROBABILITY,
     SUM_TOLERANCE,
     Log,
-    possible,
     slack,
+    without_tiny,
     wrong_pmfs,
 )
 from ragbandit.router.offline.logs import ONLY_PROPENSITY
@@ -40,7 +40,7 @@ from ragbandit.router.offline.logs.columns import (
     keys_of_bytes,
     normalised,
 )
-from ragbandit.router.offline.logs.jsonl import logged_row
+from ragbandit.router.offline.logs.jsonl import parse_record
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.shared.errors import InvalidInput
@@ -85,7 +85,7 @@ class LogSource(Protocol):
 
     @property
     def place(self) -> str:
-        """Prefix of a row's name in messages; see `row_named`."""
+        """Prefix of a row's name in messages; see `batch_row_name`."""
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         """Yield record batches with these columns, except optional ones that the source lacks. Raises InvalidInput."""
@@ -95,7 +95,7 @@ def offered_arms(source: LogSource, *, every: bool) -> tuple[ArmName, ...]:
     """The arms that the first drawn row offers; if `every` is True, the arms that any drawn row offers."""
     arms: dict[ArmName, None] = {}
     for batch in source.batches(("arms", "facts")):
-        rows = selected(batch, drawn(batch))
+        rows = select_rows(batch, drawn_flags(batch))
         names = compute.unique((rows if every else rows.slice(0, 1)).column("arms").flatten()).to_pylist()
         arms |= {ArmName(name): None for name in names if name is not None}
         if arms and not every:
@@ -107,11 +107,11 @@ def column_of(field: str) -> str:
     return field if field in FIELDS else "context"
 
 
-def drawn(batch: Any) -> Flags:
+def drawn_flags(batch: Any) -> Flags:
     """Flags of rows: True if the arm was drawn. False for rows that were chosen for a label or score by their value."""
     left_out = _with_fact(batch, UNDRAWN, holds=lambda fact: isinstance(fact, Mapping))
     for source, key in _REQUESTS.items():
-        chosen = _with_fact(batch, (key,), holds=_is_for_its_value, narrowed=_ASKED)
+        chosen = _with_fact(batch, (key,), holds=_is_for_its_value, pattern_of_value=_ASKED)
         if chosen.any() and "reward" in batch.schema.names:
             chosen = chosen & _equals(compute.struct_field(batch.column("reward"), "judged_by"), source)
         left_out = left_out | chosen
@@ -128,13 +128,13 @@ def _is_for_its_value(request: Json) -> bool:
 
 
 def _with_fact(
-    batch: Any, keys: Sequence[str], *, holds: Callable[[Json], bool] = lambda _fact: True, narrowed: str = ""
+    batch: Any, keys: Sequence[str], *, holds: Callable[[Json], bool] = lambda _fact: True, pattern_of_value: str = ""
 ) -> Flags:
-    """Flags of rows: True if one of these facts holds. narrowed: pattern of the text after the key."""
+    """Flags of rows: True if one of these facts holds. pattern_of_value: of the text after the key, to parse less"""
     if "facts" not in batch.schema.names:
         return np.zeros(batch.num_rows, dtype=np.bool_)
-    # Narrows what is parsed, since most rows have none of the facts. A text proves nothing, so the rest is parsed.
-    pattern = rf'"({"|".join(map(re.escape, keys))})"\s*:\s*{narrowed}'
+    # Most rows have none of the facts, so only texts with the pattern are parsed. The pattern alone proves nothing.
+    pattern = rf'"({"|".join(map(re.escape, keys))})"\s*:\s*{pattern_of_value}'
 
     def flags(texts: Any) -> list[bool]:
         texts = texts.cast("string")
@@ -144,10 +144,10 @@ def _with_fact(
             has_one[place] = any(key in facts and holds(facts[key]) for key in keys)
         return list(map(bool, has_one))
 
-    return _looked_up(batch.column("facts"), flags, null=False)
+    return _convert_distinct(batch.column("facts"), flags, null=False)
 
 
-def selected(batch: Any, rows: Flags) -> Any:
+def select_rows(batch: Any, rows: Flags) -> Any:
     return batch if rows.all() else batch.filter(pa.array(rows))
 
 
@@ -157,13 +157,13 @@ def check_choice(arms: Sequence[ArmName]) -> None:
         raise InvalidInput(f"the log has one arm only ({', '.join(arms)})", field="log", remedy=remedy)
 
 
-def row_named(batch: Any, row: int, *, place: str) -> str:
+def batch_row_name(batch: Any, row: int, *, place: str) -> str:
     """Name of a row for messages: the place and its line if it is from a file, else the id of its decision."""
     line = batch.column(LINE)[row].as_py() if LINE in batch.schema.names else 0
     return f"{place} {line}" if line else f"decision {batch.column('id')[row].as_py()}"
 
 
-def decoded_batch(batch: Any, *, spec: BatchSpec, place: str = "line") -> Log:
+def decode_batch(batch: Any, *, spec: BatchSpec, place: str = "line") -> Log:
     """Decode and check a batch. The log has features if all rows have features of one encoder.
 
     Raises InvalidInput for a row that the reader of rows refuses, in its words, or that offers other arms than the log.
@@ -180,12 +180,12 @@ class _DecodedBatch:
     place: str = "line"
 
     def __post_init__(self) -> None:
-        offers = self._whole("arms")
+        offers = self._complete_column("arms")
         self.lengths = np.diff(_offsets(offers))  # (n,)
         entries = offers.flatten()
         if entries.null_count:
             nameless = ~entries.is_valid().to_numpy(zero_copy_only=False)
-            raise self._fault(int(self._rows()[np.argmax(nameless)]))
+            raise self._reader_fault(int(self._rows()[np.argmax(nameless)]))
         self.places = self._codes(entries)  # (T,) column of each entry
         count = len(self.spec.arms)
         #: True if all rows offer all arms in the same order, so that the flattened lists form a matrix
@@ -197,12 +197,12 @@ class _DecodedBatch:
     def log(self) -> Log:
         batch, spec = self.batch, self.spec
         names = batch.schema.names
-        action, pmf = self._codes(batch.column("arm")), self.spread("pmf")
+        action, pmf = self._codes(batch.column("arm")), self._matrix("pmf")
         reward = batch.column("reward")
         numbers = {name: _floats(reward.field(name)) for name in REWARD}
-        self._refuse(self._wrong_draws(pmf, action=action) | _wrong_rewards(numbers))
+        self._check(self._wrong_draws(pmf, action=action) | _wrong_rewards(numbers))
         texts = {name: reward.field(name) for name in REWARD_WORDS if reward.type.get_field_index(name) >= 0}
-        keys = id_keys(self._whole("id"))
+        keys = id_keys(self._complete_column("id"))
         questions, recognised_by = self._question_keys(keys)
         features = self._features()
         priced = None
@@ -215,7 +215,7 @@ class _DecodedBatch:
             questions=questions,
             recognised_by=recognised_by,
             action=action,
-            pmf=possible(pmf, action=action),
+            pmf=without_tiny(pmf, action=action),
             offered=self.offered,
             reward=numbers["value"],
             quality=numbers["quality"],
@@ -232,7 +232,7 @@ class _DecodedBatch:
             features=features,
             encoder_hash=self._encoders()[0] or "" if features is not None and "encoder_hash" in names else "",
             lines=lines if lines.any() else None,
-            fields={name: self.texts(name) for name in spec.fields},
+            fields={name: self._texts(name) for name in spec.fields},
             pmfs={name: self._candidate(column) for name, column in spec.pmfs.items()},
         )
 
@@ -244,10 +244,10 @@ class _DecodedBatch:
         if not self.spec.mixed_arms and others.any():
             row = int(np.argmax(others))
             reason = f"offers {', '.join(offers[row].as_py())}; the first row offers {', '.join(self.spec.arms)}"
-            raise self._wrong(row, "arms", reason, UNMIXED)
+            raise self._invalid(row, "arms", reason, UNMIXED)
         self.offered: Flags = np.zeros((self.batch.num_rows, count), dtype=np.bool_)
         self.offered[self._rows(), self.places] = True
-        self._refuse(self.offered.sum(axis=1) != self.lengths)
+        self._check(self.offered.sum(axis=1) != self.lengths)
 
     def _question_keys(self, ids: Keys) -> tuple[Keys, Indices]:
         """Returns (hashes of the questions, BY_ID, BY_TEXT or BY_FEATURES for each), both of shape (n,)."""
@@ -269,15 +269,15 @@ class _DecodedBatch:
             recognised_by[lengths > 0] = BY_FEATURES
         return keys, recognised_by
 
-    def spread(self, name: str) -> Matrix:
+    def _matrix(self, name: str) -> Matrix:
         """A list column aligned with `arms`, shape (n, K); 0 where an arm was not offered."""
-        column = self._whole(name)
+        column = self._complete_column(name)
         if not pa.types.is_list(column.type) or not pa.types.is_floating(column.type.value_type):
-            raise self._wrong(0, name, "is no pmf", "name a column with one probability per arm")
+            raise self._invalid(0, name, "is no pmf", "name a column with one probability per arm")
         uneven = np.diff(_offsets(column)) != self.lengths
         if uneven.any():
             row = int(np.argmax(uneven))
-            raise self._wrong(row, name, "does not fit the arms", "log one probability per arm")
+            raise self._invalid(row, name, "does not fit the arms", "log one probability per arm")
         numbers = _floats(column.flatten())  # (T,)
         numbers = np.where((numbers < 0.0) & (numbers > -slack(0.0)), 0.0, numbers)
         if self.even:
@@ -288,12 +288,12 @@ class _DecodedBatch:
 
     def _candidate(self, name: str) -> Matrix:
         """The pmf of a candidate, shape (n, K). Raises InvalidInput unless each row has a distribution."""
-        pmf = self.spread(name)
+        pmf = self._matrix(name)
         wrong = wrong_pmfs(pmf, offered=self.offered)
         if len(wrong):
             row = int(wrong[0])
             message = f"{pmf[row].tolist()} is no distribution over the arms that the row offers"
-            raise self._wrong(row, name, message, "give probabilities that sum to 1")
+            raise self._invalid(row, name, message, "give probabilities that sum to 1")
         return pmf
 
     def _rows(self) -> Indices:
@@ -301,7 +301,7 @@ class _DecodedBatch:
 
     def _codes(self, column: Any) -> Indices:
         index_of = {name: index for index, name in enumerate(self.spec.arms)}
-        return _looked_up(column, lambda names: [index_of.get(name, -1) for name in names.to_pylist()], null=-1)
+        return _convert_distinct(column, lambda names: [index_of.get(name, -1) for name in names.to_pylist()], null=-1)
 
     def _wrong_draws(self, pmf: Matrix, *, action: Indices) -> Flags:
         """Flags of rows whose pmf, arm and propensity contradict each other, shape (n,)."""
@@ -324,13 +324,13 @@ class _DecodedBatch:
             return None
         numbers = column.flatten().to_numpy(zero_copy_only=False)
         features = np.asarray(numbers.reshape(self.batch.num_rows, -1))
-        self._refuse(~np.isfinite(features).all(axis=1))
+        self._check(~np.isfinite(features).all(axis=1))
         return features
 
     def _encoders(self) -> list[str | None]:
         return list(compute.unique(self.batch.column("encoder_hash")).to_pylist())
 
-    def texts(self, field: str) -> Strings:
+    def _texts(self, field: str) -> Strings:
         """The value of a field in each row as text, shape (n,): other types as JSON, "" if missing."""
         name = column_of(field)
         if name not in self.batch.schema.names:
@@ -342,7 +342,7 @@ class _DecodedBatch:
             except ValueError:
                 context = None
             if not isinstance(context, Mapping):
-                raise self._fault(self.batch.column(name).to_pylist().index(text))
+                raise self._reader_fault(self.batch.column(name).to_pylist().index(text))
             return context.get(field)
 
         def convert(cells: Any) -> list[str]:
@@ -352,31 +352,32 @@ class _DecodedBatch:
             values = ["" if value is None else value for value in values]
             return [value if isinstance(value, str) else canonical(value) for value in values]
 
-        return _looked_up(self.batch.column(name), convert, null="")
+        return _convert_distinct(self.batch.column(name), convert, null="")
 
-    def _whole(self, name: str) -> Any:
+    def _complete_column(self, name: str) -> Any:
         if name not in self.batch.schema.names:
-            raise self._wrong(0, name, "the column is missing", "log this column")
+            raise self._invalid(0, name, "the column is missing", "log this column")
         column = self.batch.column(name)
         if column.null_count:
-            self._refuse(~column.is_valid().to_numpy(zero_copy_only=False))
+            self._check(~column.is_valid().to_numpy(zero_copy_only=False))
         return column
 
-    def _refuse(self, bad: Flags) -> None:
+    def _check(self, bad: Flags) -> None:
+        """Raise InvalidInput for the first of these rows."""
         if bad.any():
-            raise self._fault(int(np.argmax(bad)))
+            raise self._reader_fault(int(np.argmax(bad)))
 
-    def _fault(self, row: int) -> InvalidInput:
+    def _reader_fault(self, row: int) -> InvalidInput:
         """The reason why the reader of rows refuses this row."""
         record = self.batch.slice(row, 1).to_pylist()[0]
         try:
-            logged_row(record, line=1, defaults=RewardSettings(), seen=tuple)
+            parse_record(record, line=1, defaults=RewardSettings(), seen=tuple)
         except InvalidInput as error:
-            return self._wrong(row, error.field or "", error.message, error.remedy or "")
-        return self._wrong(row, "", "the row cannot be used", "a row needs id, arms, pmf, arm and reward")
+            return self._invalid(row, error.field or "", error.message, error.remedy or "")
+        return self._invalid(row, "", "the row cannot be used", "a row needs id, arms, pmf, arm and reward")
 
-    def _wrong(self, row: int, name: str, reason: str, remedy: str) -> InvalidInput:
-        field = f"{row_named(self.batch, row, place=self.place)} {name}".rstrip()
+    def _invalid(self, row: int, name: str, reason: str, remedy: str) -> InvalidInput:
+        field = f"{batch_row_name(self.batch, row, place=self.place)} {name}".rstrip()
         return InvalidInput(reason, field=field, remedy=remedy)
 
 
@@ -392,7 +393,7 @@ def _wrong_rewards(numbers: Mapping[str, Vector]) -> Flags:
     return np.asarray(wrong)
 
 
-def _looked_up(column: Any, values: Callable[[Any], Sequence[Any]], *, null: Any) -> npt.NDArray[Any]:
+def _convert_distinct(column: Any, values: Callable[[Any], Sequence[Any]], *, null: Any) -> npt.NDArray[Any]:
     """Convert a column, shape (n,). `values` is called once with the column's distinct values; nulls become `null`."""
     coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     table = np.array([*values(coded.dictionary), null], dtype=np.object_ if isinstance(null, str) else type(null))
@@ -406,7 +407,7 @@ def _floats(column: Any) -> Vector:
 
 
 def _equals(column: Any, text: str) -> Flags:
-    return _looked_up(column, lambda values: [value == text for value in values.to_pylist()], null=False)
+    return _convert_distinct(column, lambda values: [value == text for value in values.to_pylist()], null=False)
 
 
 def _offsets(column: Any) -> Indices:

@@ -8,7 +8,7 @@
     mapping   an object, a list of pairs, or JSON as text
 
 None, NaN, NaT and NA count as missing. The fields of a row and their conversions are in `jsonl`. All functions except
-`in_order` and `convert_value` raise ValueError with a remedy as its text.
+`align_pmf` and `convert_value` raise ValueError with a remedy as its text.
 """
 
 import ast
@@ -217,7 +217,7 @@ def reward(value: Any) -> dict[str, Any]:
     return {"value": value}
 
 
-def in_order(pmf: Any, *, arms: Sequence[str], field: str) -> Any:
+def align_pmf(pmf: Any, *, arms: Sequence[str], field: str) -> Any:
     """Probabilities in the order of these arms, 0 for an arm that is not named. Raises InvalidInput for other arms."""
     if pmf is None:
         return None

@@ -49,7 +49,7 @@ _ONE_CHOICE: Final = "keep one slot for each line: docs/replay.md, A log of Pers
 
 
 def log_records(path: Path, *, keys: Sequence[str]) -> Iterator[tuple[int, Parse]]:
-    """As `records`, and of a file in dsjson the events that count."""
+    """Yield what `records` does; of a file in dsjson, the events that count as records."""
     is_dsjson = re.match(_FORM, first_bytes(path), re.DOTALL)
     return _events(path) if is_dsjson else records(path, keys=keys)
 
@@ -97,7 +97,7 @@ def _counts(event: Event, *, most_dropped: float) -> bool:
 
 @dataclass(kw_only=True, slots=True)
 class _Places:
-    """Where the actions without a name stood when they were first seen: the place is their name."""
+    """The places of actions without a name in the event that first had them: the place is their name."""
 
     first: dict[str, int] = field(default_factory=dict)
 
@@ -174,7 +174,7 @@ def _reward(event: Event) -> float:
 def _draw(event: Event, *, names: Sequence[str]) -> dict[str, Any]:
     """The arms, the pmf and the drawn arm; without `p`, as in VW's own JSON, the arms and the propensity."""
     ranked, shares = _whole(event.get("a")), event.get("p")
-    drawn = _drawn(event, count=len(names))
+    drawn = _drawn_number(event, count=len(names))
     label = event.get("_label_probability", event.get("_label_Probability"))
     if event.get("a") is None and shares is None:
         return {"arms": list(names), "arm": names[drawn - 1], "propensity": label}
@@ -195,7 +195,7 @@ def _draw(event: Event, *, names: Sequence[str]) -> dict[str, Any]:
     return {"arms": [names[number - 1] for number in offered], "pmf": pmf, "arm": names[drawn - 1]}
 
 
-def _drawn(event: Event, *, count: int) -> int:
+def _drawn_number(event: Event, *, count: int) -> int:
     """The number of the drawn action, from 1. Raises InvalidInput if there is none, or if two differ."""
     ranked = event.get("a")
     index = event.get("_labelIndex")

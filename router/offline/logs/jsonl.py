@@ -37,12 +37,12 @@ from ragbandit.router.offline.logs import (
     JsonObject,
     Logged,
     cells,
-    checked_object,
-    checked_record,
+    check_json_object,
+    validate_record,
 )
-from ragbandit.router.offline.logs.cells import convert_value, in_order
+from ragbandit.router.offline.logs.cells import align_pmf, convert_value
 from ragbandit.router.offline.logs.dsjson import log_records
-from ragbandit.router.offline.logs.records import nested, records
+from ragbandit.router.offline.logs.records import nest_columns, records
 from ragbandit.router.policies.draw import is_explored, seed_of
 from ragbandit.router.storage.rows.conversion import budget_caps, price_text, price_value
 from ragbandit.shared.errors import InvalidInput
@@ -184,7 +184,7 @@ def column_values(rows: Iterable[Logged], key: str) -> list[Any]:
     return [convert(value(row)) for row in rows]
 
 
-def parsed_rows(
+def parse_rows(
     parsers: Iterable[tuple[int, Callable[[], Record]]],
     *,
     defaults: RewardSettings,
@@ -200,7 +200,7 @@ def parsed_rows(
     width: int | None = None
     for line, parse in parsers:
         try:
-            row = logged_row(parse(), line=line, defaults=defaults, seen=seen)
+            row = parse_record(parse(), line=line, defaults=defaults, seen=seen)
             key, features = row.decision.id, row.decision.features
             if key in line_of:
                 raise InvalidInput(
@@ -216,11 +216,11 @@ def parsed_rows(
             yield row
 
 
-def logged_row(
+def parse_record(
     record: Mapping[str, Any], *, line: int, defaults: RewardSettings, seen: Callable[[], Sequence[str]]
 ) -> Logged:
-    """Convert and check a record. seen: see `parsed_rows`. Raises InvalidInput, with the field."""
-    record = nested(record, heads=("pmf", "reward", "context"))
+    """Convert and check a record. seen: see `parse_rows`. Raises InvalidInput, with the field."""
+    record = nest_columns(record, heads=("pmf", "reward", "context"))
     present = {
         name: value
         for name, value in record.items()
@@ -235,9 +235,9 @@ def logged_row(
         pmf = convert_value(cells.probabilities, present["pmf"], field="pmf")
         if isinstance(pmf, dict):
             present["arms"] = arms = convert_value(cells.texts, present.get("arms", list(pmf)), field="arms")
-            pmf = in_order(pmf, arms=arms, field="pmf")
+            pmf = align_pmf(pmf, arms=arms, field="pmf")
         present["pmf"] = [0.0 if -slack(0.0) < share < 0.0 else share for share in pmf]
-    row = checked_record(_Row, present)
+    row = validate_record(_Row, present)
     _check_offer(row)
     _check_draw(row)
     query = Query(
@@ -281,7 +281,7 @@ def _with_even_pmf(present: Record, *, seen: Callable[[], Sequence[str]]) -> Rec
 
 def _extra(record: Record) -> Record:
     try:
-        return checked_object(record)
+        return check_json_object(record)
     except PydanticCustomError as error:
         raise InvalidInput("the unknown keys of a row cannot be used", field="extra", remedy=error.message()) from error
 
@@ -364,7 +364,7 @@ def read_rows(path: str | Path, *, defaults: RewardSettings | None = None) -> It
     """
     file, keys = Path(path), ("arm", "id")
     seen = cache(partial(_arms_seen, file, keys=keys))
-    return parsed_rows(log_records(file, keys=keys), defaults=defaults or RewardSettings(), seen=seen)
+    return parse_rows(log_records(file, keys=keys), defaults=defaults or RewardSettings(), seen=seen)
 
 
 def _arms_seen(file: Path, *, keys: Sequence[str]) -> Sequence[str]:
@@ -382,7 +382,7 @@ def write(path: str | Path, rows: Iterable[Logged]) -> int:
     count = 0
     with new_lines(Path(path)) as out:
         for row in rows:
-            out.write(line_of(record_of(row)) + b"\n")
+            out.write(json_line(record_of(row)) + b"\n")
             count += 1
     return count
 
@@ -390,10 +390,10 @@ def write(path: str | Path, rows: Iterable[Logged]) -> int:
 def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     with new_lines(path) as out:
         for record in records:
-            out.write(line_of(dict(record)) + b"\n")
+            out.write(json_line(dict(record)) + b"\n")
 
 
-def line_of(record: Record) -> bytes:
+def json_line(record: Record) -> bytes:
     """The record as one line of JSON without the line end. All numbers are exact."""
     features = record.get("features")
     if features is not None:

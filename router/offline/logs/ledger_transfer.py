@@ -46,7 +46,7 @@ from ragbandit.shared.types import IMPORTED, DecisionId, Feedback, FeedbackId, J
 T = TypeVar("T")
 
 PAGE = 500
-#: columns of a decision that must equal the stored ones even with `remade` (see `take_in`)
+#: columns of a decision that must equal the stored ones even with `remade` (see `import_rows`)
 _DRAWN = ("arm", "arms", "pmf")
 #: columns of an update that must equal the stored ones even with `remade`
 _OF_ANSWER = ("quality", "cost")
@@ -90,7 +90,7 @@ def ledger_rows(
                 )
 
 
-def take_in(
+def import_rows(
     ledger: Ledger,
     rows: Callable[[], Iterable[Logged]],
     *,
@@ -160,7 +160,7 @@ def _register(ledger: Ledger, *, now: float) -> None:
             )
 
 
-def _marked(row: Logged, *, origin: str) -> Logged:
+def _mark_imported(row: Logged, *, origin: str) -> Logged:
     """Mark the row IMPORTED, since its draw cannot be repeated from this store's secret."""
     if ONLY_PROPENSITY in row.decision.facts:
         message = "has the probability of the drawn arm only, and a ledger needs that of every arm"
@@ -170,12 +170,12 @@ def _marked(row: Logged, *, origin: str) -> Logged:
     return replace(row, decision=replace(row.decision, facts={**row.decision.facts, IMPORTED: origin}))
 
 
-def _different(stored: Row, row: Mapping[str, Any]) -> list[str]:
+def _differing_columns(stored: Row, row: Mapping[str, Any]) -> list[str]:
     """Columns of `decisions` whose values differ. Those of QUERIED_FACTS follow from others, and may not be filled."""
     return [name for name, value in row.items() if name not in QUERIED_FACTS and stored[name] != value]
 
 
-def _prepared(rows: Sequence[Logged], *, ledger: Ledger, connection: Connection, origin: str) -> list[Logged]:
+def _prepare(rows: Sequence[Logged], *, ledger: Ledger, connection: Connection, origin: str) -> list[Logged]:
     """The rows as they are stored. Decisions of this store stay as they are, all other rows are marked IMPORTED.
 
     A row gets a new id if the service does not allow its id, or the store has it for another decision. The new id
@@ -188,21 +188,21 @@ def _prepared(rows: Sequence[Logged], *, ledger: Ledger, connection: Connection,
 
     def is_stored(row: Logged) -> bool:
         values = stored.get(row.decision.id)
-        return values is not None and not _different(values, decision_row(row.decision))
+        return values is not None and not _differing_columns(values, decision_row(row.decision))
 
     prepared = []
     for row in rows:
         key = row.decision.id
         if not is_stored(row):
-            row = _marked(row, origin=origin)
+            row = _mark_imported(row, origin=origin)
             is_other = key in stored and not is_stored(row)
             if key not in learned and (is_other or not ID_PATTERN.fullmatch(key)):
-                row = _renamed(row, label=ledger.label)
+                row = _with_new_id(row, label=ledger.label)
         prepared.append(row)
     return prepared
 
 
-def _renamed(row: Logged, *, label: str) -> Logged:
+def _with_new_id(row: Logged, *, label: str) -> Logged:
     key = row.decision.id
     new_id = DecisionId(f"{IMPORTED}-{hashlib.sha256(canonical([label, key]).encode()).hexdigest()[:40]}")
     facts = {**row.decision.facts, LOGGED_ID: key}
@@ -217,6 +217,8 @@ def _feedback_id(decision_id: str) -> FeedbackId:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _ImportPage:
+    """A page of rows, checked against the store and written within one transaction."""
+
     ledger: Ledger
     connection: Connection
     rows: Sequence[Logged]
@@ -230,9 +232,9 @@ class _ImportPage:
         cls, page: Sequence[Logged], *, ledger: Ledger, connection: Connection, source: str, origin: str, remade: bool
     ) -> "_ImportPage":
         if remade:
-            rows = [_marked(row, origin=origin) for row in page]
+            rows = [_mark_imported(row, origin=origin) for row in page]
         else:
-            rows = _prepared(page, ledger=ledger, connection=connection, origin=origin)
+            rows = _prepare(page, ledger=ledger, connection=connection, origin=origin)
         decision_rows = {row.decision.id: decision_row(row.decision) for row in rows}
         about: dict[str, Any] = {"source": source, "origin": origin, "remade": remade}
         return cls(ledger=ledger, connection=connection, rows=rows, decision_rows=decision_rows, **about)
@@ -270,7 +272,7 @@ class _ImportPage:
             return
         for stored in self.connection.execute(select(decisions).where(decisions.c.id.in_(rows))).mappings().all():
             row = rows[stored["id"]]
-            different = _different(stored, self.decision_rows[row.decision.id])
+            different = _differing_columns(stored, self.decision_rows[row.decision.id])
             if self.remade:
                 different = [name for name in different if name in _DRAWN]
             if different:

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.logs import Logged, usable_rows
-from ragbandit.router.offline.logs.batches import row_named
-from ragbandit.router.offline.logs.cells import LATEST, convert_value, in_order, probabilities, seconds
+from ragbandit.router.offline.logs.batches import batch_row_name
+from ragbandit.router.offline.logs.cells import LATEST, align_pmf, convert_value, probabilities, seconds
 from ragbandit.router.offline.logs.columns import LINE, PARTS, REWARD, REWARD_WORDS, column_type
 from ragbandit.router.offline.logs.jsonl import KEYS, Record, column_values, read_rows
 from ragbandit.router.storage.rows.conversion import canonical
@@ -60,12 +60,12 @@ def _check_names(fields: Any, *, place: str, path: str = "") -> None:
             _check_names(field.type, place=place, path=f"{path}{field.name}.")
 
 
-def _exact(column: Any, kind: Any) -> Any:
+def _cast(column: Any, kind: Any) -> Any:
     """The column cast to the type `kind`, with times as seconds since 1970 and NaN as null.
 
     Raises ArrowException if Arrow lacks this cast, or `cells` does more: numbers in texts, flags.
     """
-    written = _read_as(column.type)
+    written = _decoded_type(column.type)
     if written != kind:
         if _TYPES.is_string(written) or (kind == pa.bool_() and not _TYPES.is_null(written)):
             raise pa.ArrowInvalid(f"{kind} in {written}")
@@ -80,10 +80,10 @@ def _exact(column: Any, kind: Any) -> Any:
     return column
 
 
-def _read_as(kind: Any) -> Any:
+def _decoded_type(kind: Any) -> Any:
     """The type of a column after decoding: dictionary-encoded and large text become text."""
     if _TYPES.is_list(kind):
-        return pa.list_(_read_as(kind.value_type))
+        return pa.list_(_decoded_type(kind.value_type))
     text = kind.value_type if _TYPES.is_dictionary(kind) else kind
     return pa.string() if _TYPES.is_string(text) or _TYPES.is_large_string(text) else kind
 
@@ -99,7 +99,7 @@ def _with_reward(batch: Any, *, defaults: RewardSettings) -> Any:
         logged = dict(zip((part.name for part in column.type), column.flatten(), strict=True))
     if unknown := logged.keys() - PARTS.keys():
         raise pa.ArrowInvalid(f"a reward has no {unknown}")  # as above, the reader of rows says what to do
-    parts = {name: _exact(cells, PARTS[name]) for name, cells in logged.items()}
+    parts = {name: _cast(cells, PARTS[name]) for name, cells in logged.items()}
     for name in (*REWARD, "preset", "source"):
         parts.setdefault(name, pa.nulls(len(column), PARTS[name]))
     only_value, fill = parts["quality"].is_null(), compute.coalesce
@@ -117,15 +117,16 @@ def _with_reward(batch: Any, *, defaults: RewardSettings) -> Any:
     return batch.set_column(at, "reward", pa.StructArray.from_arrays([*parts.values()], names=[*parts]))
 
 
-def opened(path: Path, **options: Any) -> Any:
-    file = _opened(path, **options)
+def open_with_rows(path: Path, **options: Any) -> Any:
+    """Open a Parquet file. Raises InvalidInput if it has no rows, or cannot be read."""
+    file = _open(path, **options)
     if not file.metadata.num_rows:
         file.close()
         raise InvalidInput("the log has no rows", field=str(path), remedy="give a log with at least one decision")
     return file
 
 
-def _opened(path: Path, **options: Any) -> Any:
+def _open(path: Path, **options: Any) -> Any:
     try:
         open_file(path).close()  # a folder may have a pipe
         return pq.ParquetFile(path, **options)
@@ -138,12 +139,12 @@ def _opened(path: Path, **options: Any) -> Any:
 def parquet_records(path: Path) -> Iterator[tuple[int, Callable[[], Record]]]:
     """Yield (number from 1, parser) of every row; see `records`."""
     number = 0
-    with opened(path) as file:
+    with open_with_rows(path) as file:
         _check_names(file.schema_arrow, place=str(path))
         shared = _shared_texts(file)
         fields = [field for field in file.schema_arrow if field.name in shared]
-        texts = [field.name for field in fields if _TYPES.is_string(_read_as(field.type))]
-    with _opened(path, read_dictionary=texts) as file:
+        texts = [field.name for field in fields if _TYPES.is_string(_decoded_type(field.type))]
+    with _open(path, read_dictionary=texts) as file:
         batches = _batches(file, most=PIECE, texts=texts, columns=file.schema_arrow.names)
         try:
             for number, cells in enumerate(chain.from_iterable(map(_cells, batches)), start=1):
@@ -200,7 +201,7 @@ def _cells(batch: Any) -> Iterator[Record]:
     for at, name in enumerate(batch.schema.names):
         # Arrow converts these times, since Python's datetime lacks nanoseconds and some time zones.
         if name in _TIMES and _TYPES.is_timestamp(batch.column(at).type):
-            batch = batch.set_column(at, name, _exact(batch.column(at), column_type(name)))
+            batch = batch.set_column(at, name, _cast(batch.column(at), column_type(name)))
     if "features" not in batch.schema.names or not pa.types.is_list(batch.schema.field("features").type):
         yield from batch.to_pylist()
         return
@@ -253,7 +254,7 @@ def _column(rows: Sequence[Logged], name: str, *, parts: Sequence[str]) -> Any:
             values[part] = [canonical(dict(members)) for members in values[part]]
         return reward_column(values)
     if name not in KEYS:
-        return [_own_pmf(row, name) for row in rows]
+        return [_candidate_pmf(row, name) for row in rows]
     cells = column_values(rows, name)
     return [canonical(cell) if cell else "{}" for cell in cells] if name in _OPEN else cells
 
@@ -285,7 +286,7 @@ class ParquetSource:
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         """Yield record batches; see `LogSource`. A thread reads one batch ahead of the computation."""
-        return _ahead(self._batches(columns))
+        return _read_ahead(self._batches(columns))
 
     def _batches(self, columns: Sequence[str]) -> Iterator[Any]:
         done = 0
@@ -299,7 +300,7 @@ class ParquetSource:
 
     def _columns(self, columns: Sequence[str]) -> Iterator[Any]:
         """The batches as Arrow converts them. Raises ArrowException if it cannot."""
-        with _opened(self.path) as file:
+        with _open(self.path) as file:
             if not file.metadata.num_rows:  # other tools write a file without rows for an empty partition
                 return
             known = file.schema_arrow.names
@@ -310,7 +311,7 @@ class ParquetSource:
         # Columns with repeated texts stay dictionary-encoded; ids and questions are mostly different.
         plain = [name for name in ("id", "text") if name in texts]
         line, size = 1, max(BATCH // (8 if "features" in wanted else 1), 1)  # features are wide
-        with _opened(self.path, read_dictionary=texts) as file:
+        with _open(self.path, read_dictionary=texts) as file:
             # A batch has rows of one row group: dictionaries of nested columns cannot be joined.
             for batch in _batches(file, most=size, texts=plain, columns=wanted):
                 lines = pa.array(np.arange(line, line + batch.num_rows))
@@ -322,12 +323,14 @@ class ParquetSource:
         for at, name in enumerate(batch.schema.names):
             if name == "reward":
                 continue
-            typed = _exact(batch.column(at), column_type(name))
+            typed = _cast(batch.column(at), column_type(name))
             batch = batch.set_column(at, name, typed)
             too_late = np.abs(typed.to_numpy(zero_copy_only=False)) >= LATEST if name in _TIMES else np.zeros(1)
             if too_late.any():
                 row = int(np.argmax(too_late))
-                convert_value(seconds, typed[row].as_py(), field=f"{row_named(batch, row, place=self.place)} {name}")
+                convert_value(
+                    seconds, typed[row].as_py(), field=f"{batch_row_name(batch, row, place=self.place)} {name}"
+                )
         return batch
 
     @property
@@ -335,7 +338,7 @@ class ParquetSource:
         return f"{self.path} row"
 
 
-def _ahead(items: Iterator[Item]) -> Iterator[Item]:
+def _read_ahead(items: Iterator[Item]) -> Iterator[Item]:
     """Yield the items; a thread computes the next item while the caller uses the last one."""
     end = object()
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead") as pool:
@@ -361,11 +364,11 @@ def row_name(row: Logged) -> str:
     return f"line {row.line}" if row.line else f"decision {row.decision.id}"
 
 
-def _own_pmf(row: Logged, name: str) -> list[float]:
+def _candidate_pmf(row: Logged, name: str) -> list[float]:
     field, arms = f"{row_name(row)} {name}", row.decision.arms
     if name not in row.extra:
         raise InvalidInput(
             "the pmf is missing", field=field, remedy="give a list aligned with arms or an object by arm"
         )
-    pmf: list[float] = in_order(convert_value(probabilities, row.extra[name], field=field), arms=arms, field=field)
+    pmf: list[float] = align_pmf(convert_value(probabilities, row.extra[name], field=field), arms=arms, field=field)
     return pmf

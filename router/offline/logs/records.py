@@ -5,7 +5,7 @@
     delimited text   with commas, semicolons, tabs or bars; the first line names the columns, and cells are texts
     Parquet          a row is an object; a struct is an object, a map a list of pairs
 
-Text is UTF-8, or UTF-16 with a mark; it may be packed with gzip. A pipe is copied first, see `rereadable`.
+Text is UTF-8, or UTF-16 with a byte order mark; it may be packed with gzip. A pipe is copied first, see `rereadable`.
 """
 
 import contextlib
@@ -54,8 +54,8 @@ def records(path: Path, *, keys: Sequence[str], columns: Sequence[str] = ()) -> 
     """Yield (number, parser) of every record. A parser raises InvalidInput if its record cannot be used.
 
     The number is the record's line; in a JSON document and in Parquet it is the record's position, from 1.
-    keys: a record has one of them; an object around a list of records has none of them, and neither has a line of data
-    instead of names.
+    keys: every record has one of them. An object around a list of records has none, and so has a first line of
+    delimited text that contains data instead of names.
     columns: further names, of which the first line of delimited text may have one instead.
     Raises InvalidInput for a file that cannot be read or has another form, ConfigError if pyarrow is missing.
     """
@@ -172,7 +172,7 @@ def _columns(cells: Sequence[str], *, keys: Sequence[str], others: Sequence[str]
 
 
 def plain_name(name: str) -> str:
-    """The name in the one form of its spellings: decisionId, Decision ID and decision_id are equal."""
+    """The name without signs and capitals, so that decisionId, Decision ID and decision_id are equal."""
     return re.sub(r"[\W_]", "", name).lower()
 
 
@@ -183,7 +183,7 @@ def _record(columns: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:
     return {name: cell for name, cell in zip(columns, cells, strict=False) if name}
 
 
-def nested(entry: Mapping[str, Any], *, heads: Sequence[str], signs: str = ".") -> Mapping[str, Any]:
+def nest_columns(entry: Mapping[str, Any], *, heads: Sequence[str], signs: str = ".") -> Mapping[str, Any]:
     """The entry, with columns such as pmf.a as members of objects. heads: names of objects. signs: separators."""
     members: dict[str, dict[str, Any]] = {}
     others = {}

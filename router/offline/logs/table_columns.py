@@ -81,7 +81,9 @@ class TableForm:
     def remark(self) -> str | None:
         """How the file was read, in words; None if all names are ours and there is a row for each question."""
         others = [
-            f"{ours} from {theirs}{_scaled(ours, theirs)}" for ours, theirs in self.columns.items() if ours != theirs
+            f"{ours} from {theirs}{_scale_note(ours, theirs)}"
+            for ours, theirs in self.columns.items()
+            if ours != theirs
         ]
         others += [f"context {key} from {column}" for key, column in self.context.items()] + self.arms.remarks
         read = ", ".join(others)
@@ -103,7 +105,7 @@ class TableForm:
                 faults.append(error)
         return values, faults
 
-    def renamed(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    def with_our_keys(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
         """A record of a wide table with our keys. Raises a group of InvalidInput for a context of another type."""
         changed = dict(entry)
         for ours, theirs in self.columns.items():
@@ -143,7 +145,7 @@ def table_form(sample: Sequence[Mapping[str, Any]], *, named: Mapping[str, str],
 
     named: our key -> column, as the user names them. schema: columns with the name of a declared key become context.
     """
-    known = _Known(sample)
+    known = _SampleColumns(sample)
     asked = {ours: known.find(theirs, of=ours) for ours, theirs in named.items() if theirs}
     missing = [f"{named[ours]} ({ours})" for ours, column in asked.items() if column is None]
     if missing and sample:  # without a usable record the records' own faults are named
@@ -162,8 +164,11 @@ def table_form(sample: Sequence[Mapping[str, Any]], *, named: Mapping[str, str],
         for ours, column in columns.items()
         if _of_arm(ours) is None and not known.is_value(column, of=ours)
     }
-    columns = _long(known, columns=columns, unread=unread) if is_long else _wide(known, columns=columns, arms=arms)
-    # what differs between the arms is no context
+    if is_long:
+        columns = _long_columns(known, columns=columns, unread=unread)
+    else:
+        columns = _wide_columns(known, columns=columns, arms=arms)
+    # a column that differs between the arms is no context
     of_answers = {column for ours, column in columns.items() if ours not in OF_TASK} | {*BY_ARM, "arm"}
     for key, declared in schema.items():
         column = known.find(key)
@@ -176,7 +181,7 @@ def table_form(sample: Sequence[Mapping[str, Any]], *, named: Mapping[str, str],
     return TableForm(is_long=is_long, columns=columns, context=context, schema=schema, arms=arms)
 
 
-def _long(known: "_Known", *, columns: Mapping[str, str], unread: Collection[str]) -> dict[str, str]:
+def _long_columns(known: "_SampleColumns", *, columns: Mapping[str, str], unread: Collection[str]) -> dict[str, str]:
     """The columns of a long table. Raises InvalidInput if the question or the outcome has no column."""
     all_columns = dict(columns)
     for ours in (*OF_TASK, "arm", *BY_ARM):
@@ -194,7 +199,7 @@ def _long(known: "_Known", *, columns: Mapping[str, str], unread: Collection[str
     return all_columns
 
 
-def _wide(known: "_Known", *, columns: Mapping[str, str], arms: ArmColumns) -> dict[str, str]:
+def _wide_columns(known: "_SampleColumns", *, columns: Mapping[str, str], arms: ArmColumns) -> dict[str, str]:
     """The columns of a wide table with those that it has under usual names. Our own names have precedence.
 
     Raises InvalidInput if no column has outcomes.
@@ -218,14 +223,14 @@ _ARMS_REMEDY: Final = (
 )
 
 
-def _outcome_head(known: "_Known", columns: Mapping[str, str]) -> str:
+def _outcome_head(known: "_SampleColumns", columns: Mapping[str, str]) -> str:
     """The name of the object or of the columns with outcomes by arm, or "correct" if no other one has them."""
     outcome = columns.get("correct", "correct")
     return outcome if known.arms_below(outcome) else next(filter(known.arms_below, USUAL["correct"]), outcome)
 
 
-def _arms_of(known: "_Known", *, columns: Mapping[str, str], unread: Collection[str]) -> ArmColumns:
-    """Where a wide table has the values of its arms, except those of `correct` and `score` by arm, see `_Known`."""
+def _arms_of(known: "_SampleColumns", *, columns: Mapping[str, str], unread: Collection[str]) -> ArmColumns:
+    """Where a wide table has the values of its arms, except of `correct` and `score` by arm, see `_SampleColumns`."""
     of_arms: dict[str, dict[str, Path]] = {}
     for ours, column in columns.items():
         if (of_arm := _of_arm(ours)) is not None:
@@ -243,7 +248,7 @@ def _arms_of(known: "_Known", *, columns: Mapping[str, str], unread: Collection[
     return ArmColumns(paths={**kept, **of_arms})
 
 
-class _Known:
+class _SampleColumns:
     """The columns of a file that have a value in a sample of its records."""
 
     def __init__(self, sample: Sequence[Mapping[str, Any]]) -> None:
@@ -326,5 +331,5 @@ def _is_below(column: str, head: str) -> bool:
     return column.startswith(head) and column[len(head) : -1][:1] in {*SIGNS}
 
 
-def _scaled(ours: str, theirs: str) -> str:
+def _scale_note(ours: str, theirs: str) -> str:
     return " / 1000" if is_in_milliseconds(ours, column=theirs) else ""

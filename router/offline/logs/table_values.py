@@ -8,7 +8,7 @@ from typing import Any, Final
 from ragbandit.router.offline.logs import cells
 from ragbandit.shared.types import Cost
 
-#: keys with costs by arm. "seconds" must come after the longer names, see `nested`
+#: keys with costs by arm. "seconds" must come after the longer names, see `nest_columns`
 COSTS: Final = ("steps", "cost", *sorted(Cost.__dataclass_fields__, reverse=True), "seconds")
 #: key with another measure of quality by arm, as `ragbandit.router.learning.reward.judged` names it -> its head in the
 #: papers' tables

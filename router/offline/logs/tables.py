@@ -36,12 +36,12 @@ from ragbandit.router.offline.logs import (
     bad_row,
     cells,
     check_bad,
-    checked_record,
     model_and_faults,
+    validate_record,
 )
 from ragbandit.router.offline.logs.answer_rows import AnswerRows
 from ragbandit.router.offline.logs.question_forms import question_records
-from ragbandit.router.offline.logs.records import Parse, nested
+from ragbandit.router.offline.logs.records import Parse, nest_columns
 from ragbandit.router.offline.logs.table_columns import SAMPLE, TableForm, table_form
 from ragbandit.router.offline.logs.table_values import ARM, BY_ARM, COSTS, MEASURES, MOST_AMOUNT, SIGNS, USUAL
 from ragbandit.router.policies.draw import seed_of
@@ -115,11 +115,11 @@ def _rows_of(
     for number, parse in records:
         if limit is not None and len(rows) == limit:
             break
-        with _leaving_out(bad, line=number):
+        with _collect_faults(bad, line=number):
             entry = parse()
             question = required_text(entry, "question", remedy="every line has one, a text")
             present = {name: value for name, value in entry.items() if not cells.is_empty(value)}
-            labelled = checked_record(LabelledRow, {"id": f"{kind}-{number}", **present, "question": question})
+            labelled = validate_record(LabelledRow, {"id": f"{kind}-{number}", **present, "question": question})
             row = make(entry, labelled)
             if labelled.id in line_of:
                 message = f"{labelled.id!r} is on line {line_of[labelled.id]} too"
@@ -138,7 +138,7 @@ def _refuse(bad: Sequence[BadRow], *, good: int, path: Path, skippable: bool = F
 
 
 @contextmanager
-def _leaving_out(bad: list[BadRow], *, line: int, is_long: bool = False) -> Iterator[None]:
+def _collect_faults(bad: list[BadRow], *, line: int, is_long: bool = False) -> Iterator[None]:
     """A block whose faults go to `bad`: an InvalidInput, or an exception group of several."""
     task = line if is_long else None
     try:
@@ -175,9 +175,9 @@ class _Line(BaseModel):
 
 
 def _table_row(entry: Mapping[str, Any], labelled: LabelledRow) -> TableRow:
-    entry = nested(entry, heads=(*BY_ARM, "context"))
+    entry = nest_columns(entry, heads=(*BY_ARM, "context"))
     if "correct" not in entry:  # columns such as correct_a; steps_taken is left out unless an arm has this name
-        columns = nested(entry, heads=BY_ARM, signs=SIGNS.removeprefix("."))
+        columns = nest_columns(entry, heads=BY_ARM, signs=SIGNS.removeprefix("."))
         arms = columns.get("correct", {})
         heads = [head for head in BY_ARM if head in columns and head not in entry]
         of_arms = {head: {arm: columns[head][arm] for arm in arms if arm in columns[head]} for head in heads}
@@ -273,9 +273,11 @@ def read_table(
         form = _form_of(readable, columns=columns or {}, schema=schema or {})
         answers = AnswerRows(form, bad=faults) if form.is_long else None
         records = _table_records(readable, columns=columns or {})
-        entries = answers.read(records) if answers else ((number, _renamed(parse, form)) for number, parse in records)
+        entries = (
+            answers.read(records) if answers else ((number, _with_our_keys(parse, form)) for number, parse in records)
+        )
         numbered = _rows_of(entries, _table_row, bad=faults)
-    table = _of_equal_shape(numbered, bad=faults, file=file, is_long=form.is_long)
+    table = _usual_rows(numbered, bad=faults, file=file, is_long=form.is_long)
     faults.sort(key=lambda row: row.line)
     remarks = [form.remark, answers.remark if answers else None]
     if bad is None:
@@ -300,11 +302,11 @@ def _form_of(path: Path, *, columns: Mapping[str, str], schema: ContextSchema) -
     return table_form(sample, named=columns, schema=schema)
 
 
-def _renamed(parse: Parse, form: TableForm) -> Parse:
-    return lambda: dict(form.renamed(parse()))
+def _with_our_keys(parse: Parse, form: TableForm) -> Parse:
+    return lambda: dict(form.with_our_keys(parse()))
 
 
-def _of_equal_shape(
+def _usual_rows(
     numbered: Sequence[tuple[int, TableRow]], *, bad: list[BadRow], file: Path, is_long: bool
 ) -> LabelledTable:
     """The table of the rows that have the arms and the costs of most rows. bad: receives the other rows."""
@@ -316,10 +318,10 @@ def _of_equal_shape(
     number, model = next((number, row) for number, row in numbered if _shape(row) == usual)
     with locate_errors(file, line=number):
         arms = _arms(model.correct, is_long=is_long)
-    of_arms = partial(_of_arms, arms=arms, is_long=is_long)
+    of_arms = partial(_check_arms, arms=arms, is_long=is_long)
     rows = []
     for number, row in numbered:
-        with _leaving_out(bad, line=number, is_long=is_long):
+        with _collect_faults(bad, line=number, is_long=is_long):
             seconds = row.seconds if not is_long or {*row.seconds} >= {*arms} else {}
             rows.append(
                 replace(
@@ -352,9 +354,10 @@ def _arms(correct: Mapping[ArmName, float], *, is_long: bool) -> tuple[ArmName, 
     return tuple(correct)
 
 
-def _of_arms(
+def _check_arms(
     numbers: Mapping[ArmName, float], key: str, *, arms: tuple[ArmName, ...], is_long: bool
 ) -> dict[ArmName, float]:
+    """The numbers in the order of the arms. Raises a group of InvalidInput for missing and for other arms."""
     faults = []
     remedy = f"every row needs these arms: {', '.join(arms)}"
     if is_long:

@@ -27,7 +27,7 @@ from ragbandit.router.offline.replay.plan import (
     ImportanceWeights,
     Plan,
     ReplayResult,
-    side,
+    side_name,
 )
 from ragbandit.router.offline.replay.sums import LogMoments, LogSummary
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, SampleSize
@@ -51,8 +51,8 @@ class ResultAssembler:
     def result(self, descriptions: Sequence[Description], *, skipped: Sequence[BadRow], **about: Any) -> ReplayResult:
         against = LOGGED_POLICY
         if self.baseline is not None:
-            against = side(self.candidates[self.baseline].name, learned=descriptions[self.baseline].learned)
-        reward, quality, cost = (self._shown(self.evidence, self.baseline, target=target) for target in range(3))
+            against = side_name(self.candidates[self.baseline].name, learned=descriptions[self.baseline].learned)
+        reward, quality, cost = (self._estimate(self.evidence, self.baseline, target=target) for target in range(3))
         begin, end = self._times or (None, None)
         return ReplayResult(
             **about,
@@ -96,14 +96,14 @@ class ResultAssembler:
 
     def _candidate(self, index: int, *, about: Description, against: str) -> CandidateResult:
         weights, names, spec = self.summary.weights[index], self.summary.names, self.candidates[index]
-        reward, quality, cost = (self._shown(self.evidence, index, target=target) for target in range(3))
+        reward, quality, cost = (self._estimate(self.evidence, index, target=target) for target in range(3))
         mass = weights.unsupported_mass
         low, high = weights.mean_interval(alpha=self._alpha)
-        same = index != self.baseline and bool(self.summary.apart[index] <= SUM_TOLERANCE)
+        same = index != self.baseline and bool(self.summary.distances[index] <= SUM_TOLERANCE)
         comparison = None
         if index != self.baseline:
-            first = side(spec.name, learned=about.learned)
-            comparison = self._compared(
+            first = side_name(spec.name, learned=about.learned)
+            comparison = self._compare(
                 self.evidence, index, self.baseline, names=(first, against), comparisons=self._comparisons
             )
             if same:
@@ -157,17 +157,17 @@ class ResultAssembler:
     def _segments(self, index: int, *, names: Sequence[str]) -> dict[str, dict[str, Comparison]]:
         segments: dict[str, dict[str, Comparison]] = {}
         for (name, value), part in self.evidence.segments.items():
-            comparison = self._compared(part, index, self.baseline, names=names, comparisons=1)
+            comparison = self._compare(part, index, self.baseline, names=names, comparisons=1)
             segments.setdefault(name, {})[value] = comparison
         return segments
 
-    def _compared(self, evidence: LogMoments, *sides: int | None, names: Sequence[str], comparisons: int) -> Comparison:
+    def _compare(self, evidence: LogMoments, *sides: int | None, names: Sequence[str], comparisons: int) -> Comparison:
         """The first of two sides compared with the second. None stands for the logged policy."""
         confidence = corrected_confidence(self.plan.confidence, comparisons=comparisons)
-        tried, parts = self._tried(evidence, *sides), dict[str, Any]()
+        tried, parts = self._counts(evidence, *sides), dict[str, Any]()
         for target, part in enumerate(PARTS):
-            gap = self._shown(evidence, *sides, target=target, confidence=confidence)
-            first, second = (self._shown(evidence, one, target=target).estimate for one in sides)
+            gap = self._estimate(evidence, *sides, target=target, confidence=confidence)
+            first, second = (self._estimate(evidence, one, target=target).estimate for one in sides)
             parts[part] = replace(gap, effective_rows=tried.effective, first=first, second=second)
         times = self._times if evidence.design == "logged draws" else None
         return compare(
@@ -178,19 +178,19 @@ class ResultAssembler:
             confidence=self.plan.confidence,
             seconds=None if times is None else times[1] - times[0],
             needed=FEWEST_EFFECTIVE,
-            blocked=self._blocked(evidence, *sides, reward=parts["reward"]),
+            blocked=self._obstacle(evidence, *sides, reward=parts["reward"]),
             assumption=self.assumption,
             **parts,
         )
 
-    def _blocked(self, evidence: LogMoments, *sides: int | None, reward: Difference) -> str | None:
+    def _obstacle(self, evidence: LogMoments, *sides: int | None, reward: Difference) -> str | None:
         """What must change before there can be a verdict; None if more rows of this kind suffice."""
         if self.faults:
             return "a log that does not contradict its own probabilities"
-        missing = self._tried(evidence, *sides).missing
+        missing = self._counts(evidence, *sides).missing
         if missing:
             known = [index for index in sides if index is not None]
-            worst = min(known, key=lambda index: self._tried(evidence, index).effective)
+            worst = min(known, key=lambda index: self._counts(evidence, index).effective)
             remedy = "a larger policy.floor or policy.harm draws its arms more often"
             return f"{missing}. They are missing for {self.candidates[worst].name}: {remedy}"
         for index in sides:
@@ -203,17 +203,17 @@ class ResultAssembler:
                 return f"rows in which {listed} could be drawn: {share} of the decisions of {name} are for these arms"
         return None
 
-    def _shown(
+    def _estimate(
         self, evidence: LogMoments, *sides: int | None, target: int = 0, confidence: float | None = None
     ) -> Difference:
-        """`_measured` on all questions, without an interval if there are too few rows.
+        """`_estimate_moments` on all questions, without an interval if there are too few rows.
 
         With unsupported decisions, the interval of the reward grows on both sides by half of the reward's range x share
         of these decisions; quality, cost and segments then get no interval.
         """
-        measured = self._measured(evidence, evidence.whole, *sides, target=target, confidence=confidence)
+        measured = self._estimate_moments(evidence, evidence.whole, *sides, target=target, confidence=confidence)
         mass = sum(evidence.summary.weights[index].unsupported_mass for index in sides if index is not None)
-        tried = self._tried(evidence, *sides)
+        tried = self._counts(evidence, *sides)
         enough_rows = tried.enough or not tried.draws  # if no row has a weight, the interval is the whole range
         if self.faults or not enough_rows or (mass and (target or evidence.is_segment)):
             return _without_interval(measured)
@@ -225,7 +225,7 @@ class ResultAssembler:
             least, most = least - most, most - least
         return replace(measured, low=max(least, measured.low - span), high=min(most, measured.high + span))
 
-    def _measured(
+    def _estimate_moments(
         self,
         evidence: LogMoments,
         moments: Moments,
@@ -270,8 +270,8 @@ class ResultAssembler:
         low, high = cressie_read(scored, confidence=confidence, extremes=extremes, value=value)
         return Difference(estimate=value, low=low, high=high)
 
-    def _tried(self, evidence: LogMoments, *sides: int | None) -> SampleSize:
-        """Counts of the side with the fewest effective rows. None stands for the logged policy."""
+    def _counts(self, evidence: LogMoments, *sides: int | None) -> SampleSize:
+        """Numbers of rows of the side with the fewest effective rows. None stands for the logged policy."""
         rows, questions = evidence.rows, evidence.whole.rows
         tried = [SampleSize(draws=rows, judged=rows, effective=questions, questions=questions)]
         for index in sides if evidence.design == "logged draws" else ():

@@ -9,7 +9,7 @@ import numpy as np
 from ragbandit.router.config.settings import PolicyDefinition, PolicySettings
 from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.replay.opening import MemoryLog
-from ragbandit.router.offline.replay.parts import imported
+from ragbandit.router.offline.replay.parts import import_flags
 from ragbandit.router.offline.replay.plan import (
     CandidateSpec,
     Description,
@@ -19,9 +19,9 @@ from ragbandit.router.offline.replay.plan import (
 )
 from ragbandit.router.offline.replay.policy_pmfs import (
     MakeEncoder,
-    crossfitted,
-    row_lessons,
-    served_policy,
+    cross_fit,
+    make_served_policy,
+    row_updates,
     with_features,
 )
 from ragbandit.router.policies import make_policy
@@ -57,11 +57,11 @@ def learn_columns(
             usual = spec.current or definition
             in_force[spec.name] = replace(usual, settings=settings_in_force(usual.settings, arms=log.log.arms))
             check_candidate(spec, arms=log.log.arms)
-    served = {spec.name: served_policy(spec, definition=in_force[spec.name]) for spec in candidates if spec.learns}
+    served = {spec.name: make_served_policy(spec, definition=in_force[spec.name]) for spec in candidates if spec.learns}
     log = replace(log, log=plan.read_at_weight(log.log))
     if log.log.features is None and any("features" in policy.needs for policy in served.values()):
         log = with_features(log, encoder=encoder, progress=progress)
-    updates = row_lessons(log, plan=plan) if served else []
+    updates = row_updates(log, plan=plan) if served else []
     for name, policy in served.items():
         if "pick" in policy.needs:
             _check_picks(updates, name=name)
@@ -70,10 +70,10 @@ def learn_columns(
         if spec.name not in served:
             descriptions.append(Description(described=candidate_description(spec)))
             continue
-        columns[spec.name], notes = crossfitted(
+        columns[spec.name], notes = cross_fit(
             log,
             name=spec.name,
-            make=partial(served_policy, spec, definition=in_force[spec.name]),
+            make=partial(make_served_policy, spec, definition=in_force[spec.name]),
             updates=updates,
             folds=plan.folds_in(log.log),
             settings=in_force[spec.name].settings,
@@ -122,5 +122,5 @@ def serving_definition(log: MemoryLog, *, configured: PolicyDefinition) -> Polic
     """The policy that served the log; None if it was logged elsewhere."""
     if log.serving is not None:
         return log.serving
-    served = (log.log.fields["policy"] == configured.settings.label) & ~imported(log.log)
+    served = (log.log.fields["policy"] == configured.settings.label) & ~import_flags(log.log)
     return configured if served.any() else None

@@ -23,14 +23,14 @@ from ragbandit.router.offline.logs import BadRow
 from ragbandit.router.offline.logs.batches import BatchSpec
 from ragbandit.router.offline.replay.assemble import ResultAssembler
 from ragbandit.router.offline.replay.candidates import learn_columns, serving_definition
-from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog
+from ragbandit.router.offline.replay.opening import OpenLog
 from ragbandit.router.offline.replay.parts import (
-    KeptPart,
+    CachedPart,
     MemoryPart,
     Part,
     SourcePart,
     check_times,
-    names_of,
+    names_of_rows,
     without_certain_start,
 )
 from ragbandit.router.offline.replay.plan import (
@@ -40,13 +40,13 @@ from ragbandit.router.offline.replay.plan import (
     Description,
     Plan,
     ReplayResult,
-    baselines,
     candidate_description,
     check_fixed_arms,
     current_candidate,
+    default_candidates,
     parse_candidates,
 )
-from ragbandit.router.offline.replay.pmf_files import check_file, write_pmfs
+from ragbandit.router.offline.replay.pmf_files import check_pmf_file, write_pmfs
 from ragbandit.router.offline.replay.policy_pmfs import MakeEncoder
 from ragbandit.router.offline.replay.sums import (
     CountedRows,
@@ -54,19 +54,18 @@ from ragbandit.router.offline.replay.sums import (
     LogSummary,
     Measure,
     ScoredRows,
-    learn_part,
-    measure_part,
+    count_part,
+    score_part,
 )
 from ragbandit.router.serving.setup.bootstrap import encoder_of
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.processes.this_process import cores
 from ragbandit.shared.texts.formats import counted
-from ragbandit.shared.types import Matrix
 
 Sums = TypeVar("Sums", bound=Tally)
 
 #: maximum bytes of arrays that stay in memory between the passes, for all parts together
-KEPT_BYTES: Final = 1 << 28
+CACHE_BYTES: Final = 1 << 28
 #: the result has a note if the number of different questions is at most this share of the rows
 FRESH: Final = 0.8
 _ONE_FILE: Final = "replay one file"
@@ -99,25 +98,25 @@ def replay(
     plan = replace(plan or Plan(), usual_weight=settings.reward.weight)
     specs = None if candidates is None else parse_candidates(candidates)
     learners = [spec for spec in specs or () if spec.learns]
-    if log.several:
-        check_spread(learners, baseline=plan.baseline)
-    judging = partial(
+    if log.has_several_files:
+        check_several_files(learners, baseline=plan.baseline)
+    judge = partial(
         estimate_candidates,
         log=log.described,
         since=log.since,
         executor=executor,
         progress=progress,
         more_notes=log.notes(),
-        judged=log.judged(),
+        judged_share=log.judged_share(),
     )
     columns = {spec.name: spec.what for spec in specs or () if spec.kind == "column"}
     if pmfs is not None:
-        check_file(pmfs, learners=bool(learners))
+        check_pmf_file(pmfs, has_learners=bool(learners))
     if not learners and plan.baseline != CURRENT:
-        return _replay_columns(log, specs=specs, columns=columns, plan=plan, judging=judging)
+        return _replay_columns(log, specs=specs, columns=columns, plan=plan, judge=judge)
     encoder = encoder or (partial(encoder_of, settings) if log.rows is None else None)
     whole = log.read(fields=plan.segments, pmfs=columns, sample=plan.sample, progress=progress)
-    configured, specs = settings.policy_definition, specs or baselines(whole.log.arms)
+    configured, specs = settings.policy_definition, specs or default_candidates(whole.log.arms)
     serving = serving_definition(whole, configured=configured)
     if plan.baseline == LOGGED and serving is not None:
         message = "the policy was learning while it served, so every policy that has learned this log is ahead of it"
@@ -133,7 +132,7 @@ def replay(
     )
     if pmfs is not None:
         write_pmfs(pmfs, whole, names=[spec.name for spec in specs if spec.learns])
-    return judging(
+    return judge(
         without_certain_start([MemoryPart(log=whole.log, undrawn=whole.undrawn)]),
         plan=plan,
         candidates=specs,
@@ -149,16 +148,16 @@ def _replay_columns(
     specs: Sequence[CandidateSpec] | None,
     columns: Mapping[str, str],
     plan: Plan,
-    judging: Callable[..., ReplayResult],
+    judge: Callable[..., ReplayResult],
 ) -> ReplayResult:
     skipped: list[BadRow] = []
     with log.sources(skipped=skipped) as sources:
         arms = log.arms(sources)
-        specs, plan = specs or baselines(arms), replace(plan, baseline=plan.baseline or LOGGED)
+        specs, plan = specs or default_candidates(arms), replace(plan, baseline=plan.baseline or LOGGED)
         check_fixed_arms(specs, arms=arms)
         spec = BatchSpec(arms=arms, mixed_arms=log.mixed_arms, fields=plan.segments, pmfs=columns)
         parts = [SourcePart(source=source, spec=spec, plan=plan, since=log.since) for source in sources]
-        return judging(
+        return judge(
             without_certain_start(parts),
             plan=plan,
             candidates=specs,
@@ -167,7 +166,7 @@ def _replay_columns(
         )
 
 
-def check_spread(learners: Sequence[CandidateSpec], *, baseline: str | None) -> None:
+def check_several_files(learners: Sequence[CandidateSpec], *, baseline: str | None) -> None:
     """Raise InvalidInput for policies that learn, since the questions of several files are not merged."""
     if baseline == CURRENT:
         message = "a policy that learns the log cannot be judged on several files"
@@ -190,22 +189,22 @@ def estimate_candidates(
     executor: Executor | None = None,
     progress: Progress = no_progress,
     more_notes: Sequence[str] = (),
-    judged: float = 1.0,
+    judged_share: float = 1.0,
 ) -> ReplayResult:
     """Judge candidates from the columns of a log.
 
     descriptions: descriptions of the candidates, in the same order.
     since: time before which decisions were not read, seconds since the epoch; None if all were read.
     executor: reads the parts; default threads of this process.
-    judged: share of the decisions that were judged, so that they are rows of the log.
+    judged_share: share of the decisions that were judged, so that they are rows of the log.
     Raises InvalidInput for an impossible row, an empty log, or an unknown baseline.
     """
     baseline = baseline_of(plan, candidates)
     if executor is None:
-        parts = [KeptPart(part=part, room=KEPT_BYTES // len(parts)) for part in parts]
-    merged = partial(_merged, parts=parts, executor=executor, progress=progress)
-    learn = partial(learn_part, plan=plan, candidates=candidates, baseline=baseline)
-    first: CountedRows = merged("summarized", learn)
+        parts = [CachedPart(part=part, most_bytes=CACHE_BYTES // len(parts)) for part in parts]
+    sum_parts = partial(_sum_parts, parts=parts, executor=executor, progress=progress)
+    count = partial(count_part, plan=plan, candidates=candidates, baseline=baseline)
+    first: CountedRows = sum_parts("summarized", count)
     summaries = first.by_origin
     # The decisions of the service are the log, if there are any. Imported rows are another population of questions.
     main = False not in summaries
@@ -213,10 +212,10 @@ def estimate_candidates(
     check_ids(summaries.values(), parts=parts)
     measure = Measure.of(summaries[main], candidates=candidates, segments=plan.segments)
     rows = sum(summary.rows for summary in summaries.values())
-    second: ScoredRows = merged("judged", partial(measure_part, origin=main, measure=measure, rows=rows))
+    second: ScoredRows = sum_parts("judged", partial(score_part, origin=main, measure=measure, rows=rows))
     evidence = LogMoments.of(summaries[main], measure=measure, sums=second.segments)
     about: dict[str, Any] = {"plan": plan, "candidates": candidates, "baseline": baseline}
-    assembler = ResultAssembler(evidence=evidence, assumption=assumption_words(judged), **about)
+    assembler = ResultAssembler(evidence=evidence, assumption=assumption_words(judged_share), **about)
     return assembler.result(
         descriptions,
         log=log,
@@ -231,7 +230,7 @@ def check_ids(summaries: Iterable[LogSummary], *, parts: Sequence[Part]) -> None
     keys = np.sort(np.concatenate([keys for summary in summaries for keys in summary.keys]))
     repeated = keys[1:][keys[1:] == keys[:-1]]
     if len(repeated):
-        names = [name for part in parts for name in names_of(part, repeated[0])]
+        names = [name for part in parts for name in names_of_rows(part, key=repeated[0])]
         message = f"has the id of {names[0]}; {len(repeated)} rows repeat an id"
         remedy = "log every decision once; a row that is in two files would count twice"
         raise InvalidInput(message, field=f"{names[-1]} id", remedy=remedy)
@@ -297,31 +296,11 @@ def notes_on_rows(summary: LogSummary, *, plan: Plan) -> list[str]:
     return [note for note, applies in notes.items() if applies]
 
 
-def replay_pmfs(
-    log: MemoryLog, pmfs: Mapping[str, Matrix], *, folds: int, progress: Progress, baseline: str | None = None
-) -> ReplayResult:
-    """Judge policies, given by their probabilities, and each fixed arm. pmfs: name -> probabilities, (n, K).
-
-    baseline: name of the policy that all are compared with; None for the logged one.
-    """
-    fixed = [spec for spec in baselines(log.log.arms) if spec.kind == "fixed"]
-    specs = [CandidateSpec(name=label, kind="column", what=label) for label in pmfs]
-    return estimate_candidates(
-        [MemoryPart(log=replace(log.log, pmfs=pmfs, imported=None))],  # all rows are judged, imported ones too
-        candidates=[*specs, *fixed],
-        descriptions=[Description(described=spec.name) for spec in (*specs, *fixed)],
-        plan=Plan(folds=folds, baseline=baseline),
-        log="a log in memory",
-        progress=progress,
-        judged=log.opened.judged(),
-    )
-
-
 class _StoppedError(Exception):
     """Ends a pass in a thread after its current batch."""
 
 
-def _merged(
+def _sum_parts(
     name: str, work: Callable[..., Sums], parts: Sequence[Part], *, executor: Executor | None, progress: Progress
 ) -> Sums:
     """The sums of one pass over all parts, in their order. name: "summarized" or "judged", for progress."""

@@ -23,11 +23,11 @@ from ragbandit.router.offline.logs import (
     Logged,
     files_of,
     form_of,
-    is_several,
+    has_several_files,
     usable_rows,
     with_progress,
 )
-from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, check_choice, decoded_batch, offered_arms
+from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, check_choice, decode_batch, offered_arms
 from ragbandit.router.offline.logs.columns import LINE, id_keys
 from ragbandit.router.offline.logs.jsonl import read_rows
 from ragbandit.router.offline.logs.ledger_source import LedgerSource
@@ -127,8 +127,8 @@ class OpenLog:
         return self.path is None and self.rows is None
 
     @property
-    def several(self) -> bool:
-        return self.path is not None and is_several(self.path)
+    def has_several_files(self) -> bool:
+        return self.path is not None and has_several_files(self.path)
 
     @property
     def described(self) -> str:
@@ -157,14 +157,14 @@ class OpenLog:
         if self.in_store:
             with self._ledger() as ledger:
                 yield [LedgerSource(ledger=ledger, upto=ledger.last_seq(), since=self.since)]
-        elif self.several:
+        elif self.has_several_files:
             yield [ParquetSource(path=file, defaults=self.settings.reward) for file in self.files()]
         elif self.path is not None and form_of(self.path) == "parquet" and not self.skip_bad:
             yield [ParquetSource(path=self.path, defaults=self.settings.reward)]
         else:  # a file whose unusable rows are left out is read row by row
-            yield [RowsSource(rows=partial(self._usable, skipped=skipped))]
+            yield [RowsSource(rows=partial(self._usable_rows, skipped=skipped))]
 
-    def _usable(self, *, skipped: list[BadRow], progress: Progress = no_progress) -> Iterable[Logged]:
+    def _usable_rows(self, *, skipped: list[BadRow], progress: Progress = no_progress) -> Iterable[Logged]:
         if self.path is None:
             return self.rows or ()
         rows = with_progress(read_rows(self.path, defaults=self.settings.reward), progress)
@@ -185,14 +185,14 @@ class OpenLog:
     def _no_rows(self, *, files: int = 1) -> InvalidInput:
         if not self.in_store:
             no_rows = "the log has no rows whose arm was drawn"
-            message = f"none of {files} files has rows" if self.several else no_rows
+            message = f"none of {files} files has rows" if self.has_several_files else no_rows
             return InvalidInput(message, field="log", remedy="give a log with at least one decision")
         later = "" if self.since is None else f" decided since {moment(self.since)}"
         remedy = "decisions count after their feedback is learned; `ragbandit status` shows the learner's progress"
         return InvalidInput(f"the ledger {self.ledger!r} has no rows{later}", field="log", remedy=remedy)
 
     def notes(self) -> list[str]:
-        """A note on the dollars that came too late for the rewards of these decisions, by arm; [] without any."""
+        """At most one note: the dollars, by arm, that came too late for the rewards of these decisions."""
         if not self.in_store:
             return []
         with self._ledger() as ledger:
@@ -201,9 +201,9 @@ class OpenLog:
         what = "dollars that came after the decision was learned, so that no reward has them"
         return [f"{what}: {shares}"] if late else []
 
-    def judged(self) -> float:
-        """Share of the store's decisions that were judged, and so are rows of this log. Decisions that verdicts leave
-        out do not count. The share is 1 for logs outside the store, and if only the judge judged.
+    def judged_share(self) -> float:
+        """Share of the store's decisions that were judged, and so are rows of this log, from 0 to 1. Decisions that
+        verdicts leave out do not count. 1 for logs outside the store, and if only the judge judged.
         """
         if not self.in_store:
             return 1.0
@@ -253,7 +253,7 @@ class OpenLog:
         fields = ("policy", *fields)
         spec = BatchSpec(arms=arms, mixed_arms=self.mixed_arms, fields=fields, pmfs=pmfs)
         return MemoryLog(
-            log=decoded_batch(rows_batch(rows, [*spec.columns, LINE]), spec=spec),
+            log=decode_batch(rows_batch(rows, [*spec.columns, LINE]), spec=spec),
             rows=rows,
             opened=self,
             serving=self._serving() if self.in_store else None,
@@ -271,29 +271,29 @@ class OpenLog:
         """
         rows, total = list[Logged](), 0
         since = None if self.in_store else self.since
-        with self._reading(skipped=skipped, progress=progress) as stream:
+        with self._open_rows(skipped=skipped, progress=progress) as stream:
             while page := list(islice(stream, _PAGE)):
                 flags = usable_draws(rows_batch(page, ["facts", "reward", "made_at"]), since=since, left_out=left_out)
                 rows += compress(page, flags)
                 total += int(np.count_nonzero(flags))
                 if sample and len(rows) > 2 * sample:
-                    rows = _sampled(rows, most=sample)
+                    rows = _sample(rows, most=sample)
         counts = {"older": left_out.older, "timeless": left_out.timeless}
         check_times(kept=total, since=self.since, log=self.described, **counts)
         if not rows:
             raise self._no_rows()
-        return _sampled(rows, most=sample), total
+        return _sample(rows, most=sample), total
 
     @contextmanager
-    def _reading(self, *, skipped: list[BadRow], progress: Progress) -> Iterator[Iterator[Logged]]:
+    def _open_rows(self, *, skipped: list[BadRow], progress: Progress) -> Iterator[Iterator[Logged]]:
         if not self.in_store:
-            yield iter(self._usable(skipped=skipped, progress=progress))
+            yield iter(self._usable_rows(skipped=skipped, progress=progress))
             return
         with self._ledger() as ledger:
             yield with_progress(ledger_rows(ledger, since=self.since), progress, total=ledger.last_seq())
 
 
-def _sampled(rows: list[Logged], *, most: int) -> list[Logged]:
+def _sample(rows: list[Logged], *, most: int) -> list[Logged]:
     """At most `most` rows in their order, drawn by the hash of their id; 0 keeps all."""
     if not most or len(rows) <= most:
         return rows

@@ -8,7 +8,7 @@ import numpy as np
 
 from ragbandit.router.offline.estimation import Tally
 from ragbandit.router.offline.estimation.bandit_log import Log
-from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, decoded_batch, drawn, selected, times_of
+from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, decode_batch, drawn_flags, select_rows, times_of
 from ragbandit.router.offline.logs.parquet import BATCH
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.shared.errors import InvalidInput
@@ -29,7 +29,7 @@ class LeftOut(Tally):
 
 def usable_draws(batch: Any, *, since: float | None, left_out: LeftOut) -> Flags:
     """Flags of the drawn rows of a batch that were decided since `since`. Counts the others in `left_out`."""
-    was_drawn = drawn(batch)
+    was_drawn = drawn_flags(batch)
     left_out.undrawn += int(np.count_nonzero(~was_drawn))
     if since is None:
         return was_drawn
@@ -84,9 +84,9 @@ class SourcePart:
 
     def batches(self, left_out: LeftOut) -> Iterator[Log]:
         for batch in self.source.batches(self.spec.columns):
-            rows = selected(batch, usable_draws(batch, since=self.since, left_out=left_out))
+            rows = select_rows(batch, usable_draws(batch, since=self.since, left_out=left_out))
             if rows.num_rows:
-                yield self.plan.read_at_weight(decoded_batch(rows, spec=self.spec, place=self.place))
+                yield self.plan.read_at_weight(decode_batch(rows, spec=self.spec, place=self.place))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +103,7 @@ class StartedPart:
     def batches(self, left_out: LeftOut) -> Iterator[Log]:
         early = dict(self.early)
         for log in self.part.batches(left_out):
-            flags, leave = imported(log), np.zeros(len(log), dtype=np.bool_)
+            flags, leave = import_flags(log), np.zeros(len(log), dtype=np.bool_)
             for kind, count in early.items():
                 first = np.flatnonzero(flags == kind)[:count]
                 leave[first], early[kind] = True, count - len(first)
@@ -114,43 +114,44 @@ class StartedPart:
 
 
 @dataclass(kw_only=True, slots=True)
-class KeptPart:
-    """A part whose batches stay in memory after they were read once, if they fit into `room` bytes."""
+class CachedPart:
+    """A part whose batches stay in memory after they were read once, if they have at most `most_bytes`."""
 
     part: Part
-    room: int
-    kept: list[Log] | None = None
+    most_bytes: int
+    cached: list[Log] | None = None
 
     @property
     def place(self) -> str:
         return self.part.place
 
     def batches(self, left_out: LeftOut) -> Iterator[Log]:
-        if self.kept is not None:
-            yield from self.kept
+        if self.cached is not None:
+            yield from self.cached
             return
-        kept, used = list[Log](), 0
+        logs, used = list[Log](), 0
         for log in self.part.batches(left_out):
             used += log.nbytes
-            kept = [*kept, log] if used <= self.room else []
+            logs = [*logs, log] if used <= self.most_bytes else []
             yield log
-        self.kept = kept if used <= self.room else None
+        self.cached = logs if used <= self.most_bytes else None
 
 
-def names_of(part: Part, key: np.uint64) -> list[str]:
-    """Names of the rows whose id has this hash."""
+def names_of_rows(part: Part, *, key: np.uint64) -> list[str]:
+    """Names of the rows whose id has this hash, for messages."""
     logs = part.batches(LeftOut())
     lines = [log.lines[log.keys == key] for log in logs if log.lines is not None]
     return [f"{part.place} {line}" for line in np.concatenate(lines)] if lines else ["a row in memory"] * 2
 
 
-def imported(log: Log) -> Flags:
+def import_flags(log: Log) -> Flags:
+    """Flags of rows: True if the row was imported, shape (n,)."""
     return np.zeros(len(log), dtype=np.bool_) if log.imported is None else log.imported
 
 
 def by_origin(log: Log) -> Iterator[tuple[bool, Log]]:
-    """Yields (whether the rows were imported, rows), to keep imported rows apart from the service's decisions."""
-    flags = imported(log)
+    """Yield (whether the rows were imported, rows): imported rows and decisions of the service, as far as there are."""
+    flags = import_flags(log)
     for kind in (False, True):
         if flags.any() if kind else not flags.all():
             yield kind, log if flags.all() == flags.any() else log.part(flags == kind)

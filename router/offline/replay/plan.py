@@ -105,7 +105,8 @@ def parse_candidates(
     return specs
 
 
-def baselines(arms: Sequence[ArmName]) -> list[CandidateSpec]:
+def default_candidates(arms: Sequence[ArmName]) -> list[CandidateSpec]:
+    """Always one arm, for each arm of the log, and the policy `uniform`."""
     return parse_candidates([*(f"fixed:{arm}" for arm in arms), "uniform"])
 
 
@@ -155,8 +156,8 @@ class Description:
     learned: Learned = None
 
 
-def side(name: str, *, learned: Learned) -> str:
-    """Name of a candidate in comparisons."""
+def side_name(name: str, *, learned: Learned) -> str:
+    """The name of a candidate in comparisons, with a note if it learned the log."""
     return one_line(name) if learned is None else f"{one_line(name)} (learned from this log)"
 
 
@@ -218,7 +219,7 @@ class ReplayResult:
     since: float | None
     plan: Plan
     baseline: str
-    against: str  #: as `baseline`, as it is printed: with whether the policy learned
+    against: str  #: `baseline` as it is printed, with a note if the policy learned this log
     baseline_reward: Difference
     baseline_quality: Difference
     baseline_cost: Difference

@@ -1,4 +1,4 @@
-"""Writes the columns of candidates that learned a log, so that users can look at them and judge them again."""
+"""Writes the probabilities of candidates that learned the log, so that users can inspect and judge them again."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,18 +8,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ragbandit.router.offline.logs import named_form
+from ragbandit.router.offline.logs import form_of_name
 from ragbandit.router.offline.logs.columns import column_type
-from ragbandit.router.offline.logs.jsonl import line_of
+from ragbandit.router.offline.logs.jsonl import json_line
 from ragbandit.router.offline.replay.opening import MemoryLog
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.json_lines import new_file, new_lines
 
 
-def check_file(path: str | Path, *, learners: bool) -> None:
+def check_pmf_file(path: str | Path, *, has_learners: bool) -> None:
     """Raise InvalidInput if the file's ending is unknown, or if none of the candidates learns."""
-    named_form(path)
-    if not learners:
+    form_of_name(path)
+    if not has_learners:
         message = "no candidate learns: the log has the probabilities of the others"
         raise InvalidInput(message, field=str(path), remedy="name a policy with --policy, or leave out --write-pmfs")
 
@@ -31,9 +31,9 @@ def write_pmfs(path: str | Path, log: MemoryLog, *, names: Sequence[str]) -> Non
     error leaves the file at `path` unchanged. Raises InvalidInput.
     """
     rows = _rows(log, names=names)
-    if named_form(path) == "jsonl":
+    if form_of_name(path) == "jsonl":
         with new_lines(Path(path)) as out:
-            out.writelines(line_of(row) + b"\n" for row in rows)
+            out.writelines(json_line(row) + b"\n" for row in rows)
         return
     kinds = {name: column_type(name) for name in ("id", "arms", "arm", "pmf")}
     kinds |= dict.fromkeys(names, column_type("pmf"))

@@ -13,7 +13,6 @@ from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import embed_texts
 from ragbandit.router.learning.examples import make_update
 from ragbandit.router.offline.estimation import Progress
-from ragbandit.router.offline.estimation.bandit_log import folds_of
 from ragbandit.router.offline.replay.opening import MemoryLog
 from ragbandit.router.offline.replay.plan import CandidateSpec, Plan
 from ragbandit.router.policies import CONSERVATIVE, untrained_policy
@@ -29,8 +28,8 @@ MakeEncoder = Callable[[], Encoder]
 ASKED_AT_ONCE = 256
 
 
-def row_lessons(log: MemoryLog, *, plan: Plan) -> list[Update]:
-    """The update that each row teaches, and its question, at the weight at which the plan reads rewards."""
+def row_updates(log: MemoryLog, *, plan: Plan) -> list[Update]:
+    """The update of each row, with its question, and its reward at the plan's weight of cost."""
     updates = []
     for index, row in enumerate(log.rows):
         decision, asked = row.decision, row.decision.query
@@ -91,11 +90,11 @@ class CandidatePolicy:
         pmf = np.zeros((len(rows), len(self._columns)))
         for start in range(0, len(rows), ASKED_AT_ONCE):
             batch = rows[start : start + ASKED_AT_ONCE]
-            for number, draw in enumerate(self._drawn(batch), start=start):
+            for number, draw in enumerate(self._draw(batch), start=start):
                 pmf[number, [self._columns[arm] for arm in self.updates[rows[number]].arms]] = draw.pmf
         return pmf
 
-    def _drawn(self, batch: Indices) -> list[DrawResult]:
+    def _draw(self, batch: Indices) -> list[DrawResult]:
         queries = [self.updates[index].query for index in batch]
         arms = [self.updates[index].arms for index in batch]
         features = None if self._features is None else self._features[batch]
@@ -127,7 +126,7 @@ def notes_of(*candidates: CandidatePolicy) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def crossfitted(
+def cross_fit(
     log: MemoryLog,
     *,
     name: str,
@@ -160,7 +159,7 @@ def crossfitted(
 
 
 def with_features(log: MemoryLog, *, encoder: MakeEncoder | None, progress: Progress) -> MemoryLog:
-    """The log with features of its questions by the configured encoder."""
+    """The log with the encoder's features of its questions. Raises InvalidInput, ConfigError."""
     for row in log.rows:
         if not row.decision.query.text.strip():
             message = f"{row.decision.id} has no question, and its features are missing or another encoder's"
@@ -174,22 +173,9 @@ def with_features(log: MemoryLog, *, encoder: MakeEncoder | None, progress: Prog
     return replace(log, log=replace(log.log, features=features, encoder_hash=loaded.hash))
 
 
-def served_policy(spec: CandidateSpec, *, definition: PolicyDefinition) -> Policy:
+def make_served_policy(spec: CandidateSpec, *, definition: PolicyDefinition) -> Policy:
     """Make the untrained policy of a service with this definition. Raises ConfigError."""
     changes: dict[str, Any] = {"name": spec.what, "params": dict(spec.params)}
     if spec.what == CONSERVATIVE:  # its params name the incumbent
         changes["incumbent"] = None
     return untrained_policy(replace(definition, settings=definition.settings.model_copy(update=changes)))
-
-
-def held_out_folds(log: MemoryLog, *, question: Indices, folds: int) -> Indices:
-    """The fold of each row, by its question's text without context.
-
-    question: number of each row's question; the same text with another context or tenant is another question. If there
-    are fewer texts than folds, these numbers decide the folds.
-    """
-    by_hash = folds_of(log.log.questions, folds=folds)
-    if len(np.unique(by_hash)) == folds:
-        return by_hash
-    texts, numbers = np.unique(log.log.questions, return_inverse=True)
-    return np.asarray((question if len(texts) < folds else numbers) % folds, dtype=np.intp)

@@ -21,7 +21,7 @@ from ragbandit.router.offline.estimation.bandit_log import (
     ArmTally,
     Log,
     WeightTally,
-    unsupported,
+    unsupported_arms,
 )
 from ragbandit.router.offline.estimation.reward_model import RewardModel
 from ragbandit.router.offline.replay.parts import LeftOut, Part, by_origin
@@ -34,11 +34,13 @@ _FLAGS: Final = ("defaulted", "raw", "judged", "partial")
 
 @dataclass(kw_only=True)
 class LogSummary(Tally):
+    """Sums of the first pass over the rows of one origin."""
+
     model: RewardModel
     weights: list[WeightTally] = field(metadata={"merge": lambda *tallies: list(map(WeightTally.merged, *tallies))})
     baseline: int | None = field(default=None, metadata={"merge": lambda first, _: first})
     #: largest difference of each candidate's probabilities from the baseline's, shape (candidates,)
-    apart: Vector = field(default_factory=lambda: np.zeros(0), metadata={"merge": np.maximum})
+    distances: Vector = field(default_factory=lambda: np.zeros(0), metadata={"merge": np.maximum})
     rows: int = 0
     names: tuple[ArmName, ...] = field(default=(), metadata={"merge": lambda first, second: first or second})
     #: four minima: of rewards and their declared bounds, of qualities and 0, of costs and 0, and of known times
@@ -73,8 +75,8 @@ class LogSummary(Tally):
         baseline_pmf = log.pmf if self.baseline is None else pmfs[self.baseline]
         for index, (tally, pmf) in enumerate(zip(self.weights, pmfs, strict=True)):
             tally.add(log, candidate=pmf)
-            if self.apart[index] <= SUM_TOLERANCE:  # above the tolerance, the exact number does not matter
-                self.apart[index] = max(self.apart[index], np.abs(pmf - baseline_pmf).max(initial=0.0))
+            if self.distances[index] <= SUM_TOLERANCE:  # above the tolerance, the exact number does not matter
+                self.distances[index] = max(self.distances[index], np.abs(pmf - baseline_pmf).max(initial=0.0))
         self.marked.update({name: int(np.count_nonzero(getattr(log, name))) for name in _FLAGS})
         self.offered = self.offered + log.offered.sum(axis=0)
         self.keys.append(log.keys)
@@ -127,7 +129,7 @@ class Scores:
         return self.candidates * _WIDTH + 4
 
     def of(self, candidate: int, *, target: int) -> Matrix:
-        """Combinations of the columns that give (weight, correction, baseline), shape (3, columns).
+        """The linear combinations of the columns that give (weight, correction, baseline), shape (3, columns).
 
         target: 0 for reward, 1 for quality, 2 for cost. An unsupported decision counts as the midpoint of the target's
         range, so the bias is at most half of the range x share of unsupported decisions.
@@ -136,17 +138,17 @@ class Scores:
         return np.asarray(np.eye(self.width)[[first, first + 1 + 2 * target, first + 2 + 2 * target]])
 
     def logged(self, target: int) -> Vector:
-        """The combination of the columns that gives the logged value of this target, shape (columns,)."""
+        """The linear combination of the columns that gives the logged value of this target, shape (columns,)."""
         return np.asarray(np.eye(self.width)[self.candidates * _WIDTH + target])
 
     def matrix(self, log: Log, *, pmfs: Sequence[Matrix], model: RewardModel) -> Matrix:
         """The scores of n rows, shape (columns, n). Unsupported mass is added to the weight, so that its mean is 1."""
-        predicted = model.predicted(log)
+        predicted = model.predict(log)
         targets = log.reward, log.quality, log.cost
         columns = np.ones((self.width, len(log)))
         for index, pmf in enumerate(pmfs):
             block, guess = columns[index * _WIDTH :], predicted
-            missing = unsupported(log.pmf, candidate=pmf)
+            missing = unsupported_arms(log.pmf, candidate=pmf)
             if missing.any():
                 guess = np.where(missing, np.reshape(self.middles, (3, 1, 1)), predicted)
             for target, (values, of_arms) in enumerate(zip(targets, guess, strict=True)):
@@ -161,12 +163,12 @@ class Scores:
         return np.concatenate([columns, drawn, 1.0 / log.offered.sum(axis=1)[None]])
 
     def complete(self, sums: Matrix) -> Flags:
-        """Whether questions have the outcomes of every arm equally often.
+        """Flags of questions: True if the question has the outcomes of every arm equally often.
 
         sums: sums of their rows, shape (columns, questions).
         """
-        drawn, often = sums[self.width : -1], sums[-1]
-        return np.asarray(((drawn == 0.0) | (np.abs(drawn - often) < SUM_TOLERANCE)).all(axis=0))
+        drawn, expected = sums[self.width : -1], sums[-1]
+        return np.asarray(((drawn == 0.0) | (np.abs(drawn - expected) < SUM_TOLERANCE)).all(axis=0))
 
 
 @dataclass(kw_only=True)
@@ -215,12 +217,14 @@ Segment = tuple[str, str]
 ALL: Final = ("", "")
 
 
-def ranked(counts: Mapping[str, int]) -> list[str]:
+def names_by_count(counts: Mapping[str, int]) -> list[str]:
+    """The names, the most frequent first."""
     return sorted(counts, key=lambda name: (-counts[name], name))
 
 
-def shown_segments(counts: Mapping[str, int]) -> list[str]:
-    common = ranked(counts)[:MOST_SEGMENTS]
+def segment_names(counts: Mapping[str, int]) -> list[str]:
+    """The MOST_SEGMENTS most frequent values; OTHERS is the last one if there are more."""
+    common = names_by_count(counts)[:MOST_SEGMENTS]
     return common if len(counts) <= MOST_SEGMENTS else [*common[:-1], OTHERS]
 
 
@@ -230,12 +234,16 @@ Summaries = dict[bool, LogSummary]
 
 @dataclass(kw_only=True)
 class CountedRows(Tally):
+    """Result of the first pass."""
+
     by_origin: Summaries = field(default_factory=dict)
     left_out: LeftOut = field(default_factory=LeftOut)
 
 
 @dataclass(kw_only=True)
 class ScoredRows(Tally):
+    """Result of the second pass."""
+
     segments: dict[Segment, QuestionSums] = field(default_factory=dict)
 
 
@@ -261,7 +269,7 @@ class Measure:
             candidates=candidates,
             columns=Scores(candidates=len(candidates), middles=middles, arms=arms),
             repeats=keys[counts > 1],
-            segments={name: shown_segments(summary.fields[name]) for name in segments},
+            segments={name: segment_names(summary.fields[name]) for name in segments},
         )
 
     def rows_of(self, log: Log) -> Iterator[tuple[Segment, Any]]:
@@ -274,7 +282,7 @@ class Measure:
                 yield (name, value), np.flatnonzero(selected)
 
 
-def learn_part(
+def count_part(
     part: Part,
     *,
     plan: Plan,
@@ -291,7 +299,7 @@ def learn_part(
                     model=RewardModel(folds=plan.folds),
                     weights=[WeightTally() for _ in candidates],
                     baseline=baseline,
-                    apart=np.zeros(len(candidates)),
+                    distances=np.zeros(len(candidates)),
                 )
             first.by_origin[origin].add(rows, pmfs=[candidate_pmf(spec, rows) for spec in candidates])
         done += len(log)
@@ -299,7 +307,7 @@ def learn_part(
     return first
 
 
-def measure_part(
+def score_part(
     part: Part, *, origin: bool, measure: Measure, rows: int, progress: Progress = no_progress
 ) -> ScoredRows:
     """Make the second pass over the rows of an origin. rows: number of rows of the whole log, for progress."""
@@ -329,7 +337,7 @@ class LogMoments:
 
     @classmethod
     def of(cls, summary: LogSummary, *, measure: Measure, sums: Mapping[Segment, QuestionSums]) -> "LogMoments":
-        """The evidence of these sums. Paired outcomes, if every question has the outcomes of every arm."""
+        """The moments of these sums. The design is paired outcomes if every question has the outcomes of every arm."""
         width, design = measure.columns.width, "logged draws"
         if measure.columns.arms and sums[ALL].repeated and not sums[ALL].once.rows:
             _, of_questions = sums[ALL].joined()

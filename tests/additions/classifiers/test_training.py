@@ -8,7 +8,7 @@ import yaml
 
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.router.offline.replay import memory_log, parse_candidates, replay
-from ragbandit.router.offline.training import trainable
+from ragbandit.router.offline.training import trainable_policies
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.shared.types import Query
@@ -138,7 +138,7 @@ def test_a_table_of_routerbench_is_trained_on(train, table, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"--policy": "mba"}, f"policy: 'mba' is not trained on tables (use one of {', '.join(trainable())})"),
+        ({"--policy": "mba"}, f"policy: 'mba' is not trained on tables (use one of {', '.join(trainable_policies())})"),
         ({"--policy": "oracle"}, "policy: 'oracle' is not trained on tables"),
         ({"--table": "nowhere.jsonl"}, "nowhere.jsonl"),
         ({"--questions": "nowhere.jsonl"}, "nowhere.jsonl"),

@@ -16,7 +16,7 @@ from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import counters
 from ragbandit.router.offline.logs import BadRow, write_rows
 from ragbandit.router.offline.logs.jsonl import read_rows
-from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
+from ragbandit.router.offline.logs.ledger_transfer import import_rows, ledger_rows
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.jobs.answers import waiting_ids
@@ -136,7 +136,7 @@ def exported(ledger, path):
 def imported(ledger, path, **options):
     rows = list(read_rows(path))
     assert not [row for row in rows if isinstance(row, BadRow)]
-    return take_in(ledger, lambda: rows, origin="jsonl", source=path.name, **options)
+    return import_rows(ledger, lambda: rows, origin="jsonl", source=path.name, **options)
 
 
 @both
@@ -197,12 +197,12 @@ def test_failed_import_leaves_nothing(new_ledger):
         raise RuntimeError("the disk is gone")
 
     with pytest.raises(RuntimeError):
-        take_in(there, broken, origin="jsonl")
+        import_rows(there, broken, origin="jsonl")
     assert (count(there, updates), there.policy_row()) == (0, None)
-    assert take_in(there, lambda: rows, origin="jsonl").added == 1100
+    assert import_rows(there, lambda: rows, origin="jsonl").added == 1100
     more = [replace(row, decision=replace(row.decision, id=f"more{n}")) for n, row in enumerate(rows)]
     with pytest.raises(Conflict):
-        take_in(there, lambda: [*more, other], origin="jsonl")
+        import_rows(there, lambda: [*more, other], origin="jsonl")
     assert [row.decision.id for row in ledger_rows(there)] == [row.decision.id for row in rows]
 
 

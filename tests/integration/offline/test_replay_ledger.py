@@ -10,7 +10,7 @@ from ragbandit.router.comparison import words
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import UNLEARNED
 from ragbandit.router.offline.logs import ledger_source
-from ragbandit.router.offline.logs.ledger_transfer import take_in
+from ragbandit.router.offline.logs.ledger_transfer import import_rows
 from ragbandit.router.offline.replay import OpenLog, Plan, memory_log, open_log, replay
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import closures, decisions, waiting
@@ -29,7 +29,7 @@ def ledger_of_rows(database, monkeypatch):
     settings = Settings(database_url=database.url.render_as_string(hide_password=False))
 
     def fill(rows, **options):
-        take_in(Ledger(database, label=PolicyLabel("main")), lambda: rows, origin="jsonl")
+        import_rows(Ledger(database, label=PolicyLabel("main")), lambda: rows, origin="jsonl")
         return open_log(config=settings, **options)
 
     return fill

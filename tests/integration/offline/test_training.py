@@ -1,13 +1,13 @@
 """Which policies `ragbandit policy train` takes, and the fine-tuned policy of the core in the live loop."""
 
-from ragbandit.router.offline.training import trainable
+from ragbandit.router.offline.training import trainable_policies
 from tests.support.finetuned import READING
 from tests.support.policies import POLICIES
 
 
 def test_trainable_policies_are_those_that_fit():
     """`train` takes the built-in policies that learn from tables, all of them in additions."""
-    assert {*trainable()} == {"adaptive_rag", "multi_label", "popularity"} & POLICIES.keys()
+    assert {*trainable_policies()} == {"adaptive_rag", "multi_label", "popularity"} & POLICIES.keys()
 
 
 def test_mba_paper_learns_live_and_replays(make_world):

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import event, select, update
 
 from ragbandit.router.learning.status import read_status
-from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
+from ragbandit.router.offline.logs.ledger_transfer import import_rows, ledger_rows
 from ragbandit.router.storage.cancellations import cancel
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.closing import ClosingRule
@@ -57,7 +57,7 @@ def test_everything_at_once(make_world, database_url, tmp_path):
     with ThreadPoolExecutor(7) as pool:
         work = [pool.submit(use, one, seed) for seed, one in enumerate((world, other, world, other))]
         work += [pool.submit(lambda one: [one.learn() for _ in range(4)], one) for one in (world, other)]
-        work.append(pool.submit(take_in, taken, lambda: log, origin="jsonl"))
+        work.append(pool.submit(import_rows, taken, lambda: log, origin="jsonl"))
         for one in work:
             one.result(60)
     assert_kept(world.database)

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import insert, select
 
 from ragbandit.router.learning.status import counters
-from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
+from ragbandit.router.offline.logs.ledger_transfer import import_rows, ledger_rows
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers import inheritance
 from ragbandit.router.storage.ledgers.inheritance import inherit, is_inheriting, register_policy, retire
@@ -164,7 +164,7 @@ def test_an_import_inherits_first(make_world, database_url, small):
     world.learn()
     log = list(ledger_rows(world.ledger))
     taken = Ledger(world.database, label="taken")
-    assert take_in(taken, lambda: log, origin="jsonl").added == 4
+    assert import_rows(taken, lambda: log, origin="jsonl").added == 4
     assert_exact(world.database, "taken")
 
 

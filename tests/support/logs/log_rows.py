@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.logs import Logged
-from ragbandit.router.offline.logs.batches import BatchSpec, decoded_batch, drawn, offered_arms, selected
+from ragbandit.router.offline.logs.batches import BatchSpec, decode_batch, drawn_flags, offered_arms, select_rows
 from ragbandit.router.offline.logs.columns import PARTS, keys_of_bytes
 from ragbandit.router.offline.logs.jsonl import KEYS, record_of
 from ragbandit.router.offline.logs.parquet import ParquetSource, rows_batch
@@ -188,7 +188,7 @@ def read_log(path, *, fields=(), own=(), batch_rows=1 << 16, defaults=None):
             arms=offered_arms(source, every=True), mixed_arms=True, fields=fields, pmfs={name: name for name in own}
         )
         for batch in source.batches(spec.columns):
-            yield decoded_batch(selected(batch, drawn(batch)), spec=spec, place=source.place)
+            yield decode_batch(select_rows(batch, drawn_flags(batch)), spec=spec, place=source.place)
 
 
 def keys_of(texts):

@@ -8,7 +8,7 @@ import pytest
 
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.estimation.bandit_log import BY_ID, Log
-from ragbandit.router.offline.logs.jsonl import parsed_rows
+from ragbandit.router.offline.logs.jsonl import parse_rows
 from ragbandit.router.offline.replay import OpenLog, Plan, memory_log, parse_candidates, replay
 from tests.support.logs.log_rows import keys_of
 
@@ -18,7 +18,7 @@ ARMS = ("fast", "deep", "slow")
 def rows_from(records):
     """Rows of records, by the reader that all formats have."""
     made = ((n + 1, partial(dict, {"id": f"row-{n:05}", **record})) for n, record in enumerate(records))
-    return list(parsed_rows(made, defaults=RewardSettings()))
+    return list(parse_rows(made, defaults=RewardSettings()))
 
 
 #: (probability of fast, the arm drawn of fast and deep, reward)

@@ -22,12 +22,12 @@ from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import table_query
-from ragbandit.router.offline.passes import Learning, Places, greedy_shares
+from ragbandit.router.offline.passes import Learning, greedy_shares
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.policies.settings_check import check_arms
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import ArmName, Json, Matrix, Query, Sent, TableRow
+from ragbandit.shared.types import ArmName, Indices, Json, Matrix, Query, Sent, TableRow
 
 #: largest difference between 1 and a sum of shares
 _ROUNDING: Final = 1e-6
@@ -61,14 +61,14 @@ class PlayTask:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PolicyPlay:
-    """The choices of a policy. Places are indices in `Setup.test` for `test`, in `Setup.train` for `order`."""
+    """The choices of a policy. `test` has indices in `Setup.test`, `order` in `Setup.train`."""
 
-    test: Places
+    test: Indices
     #: shape (tests, arms): what the policy chooses without exploration
     shares: Matrix
     #: questions of the pass and arms drawn in it; empty for a policy without a pass
-    order: Places
-    drawn: Places
+    order: Indices
+    drawn: Indices
     #: seconds that the policy takes to choose for a question
     seconds: float
     #: first reason why the fallback decided or an outcome was not learned; None without a fault
@@ -114,7 +114,7 @@ def read_play(values: Any, *, task: PlayTask, setup: Setup) -> PolicyPlay:
     return PolicyPlay(shares=shares, seconds=written.seconds, fault=written.fault, **places)
 
 
-def split_questions(setup: Setup, *, seed: int, fold: int) -> tuple[Places, Places]:
+def split_questions(setup: Setup, *, seed: int, fold: int) -> tuple[Indices, Indices]:
     """Returns (places of the questions to learn, in the order of the pass; to predict), the same for every policy."""
     order = np.random.default_rng(seed).permutation(len(setup.train.table.rows))
     if setup.folds == 1:

@@ -11,9 +11,8 @@ from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.labels import labels_of
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, charged_costs
-from ragbandit.router.offline.passes import Places
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.types import ArmName, FeatureRows, Matrix, Vector
+from ragbandit.shared.types import ArmName, FeatureRows, Indices, Matrix, Vector
 
 #: name or class of the arm whose Time is 1: Time is mean seconds of an arm / mean seconds of this arm (Adaptive-RAG,
 #: section 4)
@@ -52,13 +51,13 @@ class RoutingTable:
         return self._by_question([row.reward.cost for row in self.rows])
 
     @cached_property
-    def cheapest_right(self) -> Places:
+    def cheapest_right(self) -> Indices:
         """The oracle's choice for each question: the cheapest of its best arms; the cheapest arm if none is right."""
         best = self.table.correct == self.table.correct.max(axis=1, keepdims=True)
         return np.asarray(np.where(best, self.cost, np.inf).argmin(axis=1), dtype=np.intp)
 
     @cached_property
-    def labels(self) -> Places:
+    def labels(self) -> Indices:
         """The label of each question: its cheapest right arm, and -1 if no arm is right."""
         return labels_of(self.table.correct, cost=self.cost)
 
@@ -84,7 +83,7 @@ class RoutingTable:
         return known | {"cost": self.cost, "reward": self.reward, "regret": regret}
 
     @cached_property
-    def datasets(self) -> Mapping[str, Places]:
+    def datasets(self) -> Mapping[str, Indices]:
         """Data set -> the places of its questions, in the order of their first rows; {} if a row has no data set."""
         places: dict[str, list[int]] = {}
         for place, row in enumerate(self.table.rows):

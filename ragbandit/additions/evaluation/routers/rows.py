@@ -13,8 +13,8 @@ import numpy as np
 from ragbandit.additions.evaluation.routers.play import PolicyPlay
 from ragbandit.additions.evaluation.routers.routing_table import RoutingTable, mixture_shares
 from ragbandit.router.offline.labels import Confusion, confusion_of
-from ragbandit.router.offline.passes import Places, mean_and_error
-from ragbandit.shared.types import ArmName, Matrix
+from ragbandit.router.offline.passes import mean_and_error
+from ragbandit.shared.types import ArmName, Indices, Matrix
 
 #: name of a mean -> its value. Qualities in [0, 1]; "time" is seconds / seconds of the arm `RoutingTable.time_one`
 MeansByName = Mapping[str, float]
@@ -91,7 +91,7 @@ class RouterRow:
 class Shares:
     """Choices with one seed: questions (n,), shares of the arms (n, K), seconds of choosing for a question."""
 
-    places: Places
+    places: Indices
     shares: Matrix
     seconds: float = 0.0
 

@@ -14,7 +14,7 @@ import pytest
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.logs import BadRow, Logged
 from ragbandit.router.offline.logs.cells import convert_value, gold, mapping, seconds
-from ragbandit.router.offline.logs.jsonl import parsed_rows, read_rows
+from ragbandit.router.offline.logs.jsonl import parse_rows, read_rows
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.plain_values import for_json, is_missing, plain
 from tests.support.logs.log_rows import LEAST, read_log, write_json
@@ -145,7 +145,7 @@ def test_values_of_numpy_and_pandas():
         "propensity": np.float32("nan"),
         "reward": {"quality": np.float32(0.5), "cost": gone},
     }
-    (row,) = parsed_rows([(1, lambda: record)], defaults=RewardSettings())
+    (row,) = parse_rows([(1, lambda: record)], defaults=RewardSettings())
     assert isinstance(row, Logged)
     decision = row.decision
     assert decision.id == str(UUID(int=7))

@@ -9,14 +9,14 @@ from tests.support.bombs import MOST, read_bomb
 TEXT = "x" * 200_000
 IMPORTS = """
 from ragbandit.router.config.settings import RewardSettings
-from ragbandit.router.offline.logs.batches import BatchSpec, decoded_batch, offered_arms
+from ragbandit.router.offline.logs.batches import BatchSpec, decode_batch, offered_arms
 from ragbandit.router.offline.logs.jsonl import read_rows
 from ragbandit.router.offline.logs.parquet import ParquetSource
 
 def decoded(path):
     source = ParquetSource(path=path, defaults=RewardSettings())
     spec = BatchSpec(arms=offered_arms(source, every=False))
-    return sum(len(decoded_batch(batch, spec=spec)) for batch in source.batches(spec.columns))
+    return sum(len(decode_batch(batch, spec=spec)) for batch in source.batches(spec.columns))
 """
 #: rows, whether they share one text
 CASES = {"own texts": (500, False), "one text": (5_000, True)}

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT
 from ragbandit.router.offline.logs import parquet, write_rows
-from ragbandit.router.offline.logs.batches import drawn
+from ragbandit.router.offline.logs.batches import drawn_flags
 from ragbandit.router.offline.logs.columns import normalised
 from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.log_rows import LEAST, keys_of, logs, plain_rows, read_log
@@ -142,4 +142,4 @@ def test_rows_that_were_not_drawn(facts, is_drawn):
     """A fact of the decision shows that its arm was not drawn; keys and texts inside other facts prove nothing."""
     reward = pa.array([{"judged_by": "label"}])
     batch = pa.RecordBatch.from_arrays([pa.array([facts], type=pa.string()), reward], names=["facts", "reward"])
-    assert drawn(batch).tolist() == [is_drawn]
+    assert drawn_flags(batch).tolist() == [is_drawn]

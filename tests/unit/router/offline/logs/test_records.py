@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from ragbandit.router.offline.logs.cells import written_number
-from ragbandit.router.offline.logs.records import nested, records
+from ragbandit.router.offline.logs.records import nest_columns, records
 from ragbandit.shared.errors import InvalidInput
 
 
@@ -118,12 +118,12 @@ def test_numbers_as_spreadsheets_write_them(text, number):
 def test_columns_with_dots_are_members():
     """The column pmf.a is a member of pmf, unless the row has a pmf; other dots stay."""
     row = {"pmf.gpt-4.1": "1", "pmf.b": "0", "context.": 1, "my.key": 2}
-    assert nested(row, heads=("pmf", "context")) == {
+    assert nest_columns(row, heads=("pmf", "context")) == {
         "pmf": {"gpt-4.1": "1", "b": "0"},
         "context.": 1,
         "my.key": 2,
     }
-    assert nested({"pmf": [1], "pmf.new": [2]}, heads=("pmf",)) == {"pmf": [1], "pmf.new": [2]}
+    assert nest_columns({"pmf": [1], "pmf.new": [2]}, heads=("pmf",)) == {"pmf": [1], "pmf.new": [2]}
 
 
 def test_the_open_bandit_dataset_is_named(tmp_path):

@@ -50,7 +50,7 @@ def test_a_parquet_log_is_read_in_pieces(parquet, sizes, monkeypatch, kept, pass
     """A Parquet log is read in pieces: once where its arrays fit in memory, else for each pass, with one result."""
     expected = replay(open_log(parquet, config=Settings()), candidates=CANDIDATES)
     sizes.clear()
-    monkeypatch.setattr("ragbandit.router.offline.replay.engine.KEPT_BYTES", kept)
+    monkeypatch.setattr("ragbandit.router.offline.replay.engine.CACHE_BYTES", kept)
     result = replay(open_log(parquet, config=Settings()), candidates=CANDIDATES)
     assert result.rows == 200
     assert [candidate.name for candidate in result.candidates] == CANDIDATES

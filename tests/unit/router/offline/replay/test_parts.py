@@ -132,7 +132,7 @@ def test_threads_end_with_the_first_error(tmp_path, monkeypatch):
         finally:
             stopped.append(part.place)
 
-    monkeypatch.setattr("ragbandit.router.offline.replay.engine.learn_part", fail)
+    monkeypatch.setattr("ragbandit.router.offline.replay.engine.count_part", fail)
     monkeypatch.setattr("ragbandit.router.offline.replay.engine.cores", lambda: 2)
     with pytest.raises(InvalidInput, match="is broken"):
         replay(log, candidates=CANDIDATES)

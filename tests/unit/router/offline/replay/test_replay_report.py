@@ -12,7 +12,7 @@ from ragbandit.router.offline.replay.plan import (
     ImportanceWeights,
     Plan,
     ReplayResult,
-    side,
+    side_name,
 )
 from ragbandit.router.offline.replay.report import headline, replay_assessment
 
@@ -49,7 +49,7 @@ def compared(name, gain, half, *, blocked=None):
 
 
 def candidate(name="linucb", gain=0.042, half=0.031, *, blocked=None, **changes):
-    first = side(name, learned=changes.get("learned"))
+    first = side_name(name, learned=changes.get("learned"))
     result = CandidateResult(
         name=name,
         described=f"{name}, learned from the other folds",

@@ -105,6 +105,6 @@ class FileQuestion(AskedQuestion):
         """The stored answers of all arms, in the order of the arms."""
         return [self._questions.answers.by_key[key] for key in self.keys.values()]
 
-    def enter_rows(self) -> None:
+    def enter(self) -> None:
         for answer in self.stored_answers:
             self._questions.record(self.row, answer, arms=tuple(self.keys))

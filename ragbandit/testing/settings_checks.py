@@ -58,7 +58,7 @@ def check_settings_check(
 
 def _run_twice(check: CheckSettings, keys: Mapping[str, Json]) -> list[Finding] | ConfigError:
     """Run the check twice. Returns its findings or its error, and asserts that both results are equal."""
-    settings = _settings(keys)
+    settings = _make_settings(keys)
     before = settings.model_dump()
     with _no_connections():
         first = _run(check, settings)
@@ -81,7 +81,7 @@ def _run(check: CheckSettings, settings: Settings) -> list[Finding] | ConfigErro
         raise AssertionError(f"`check` raised another error than ConfigError: {error!r}") from error
 
 
-def _settings(keys: Mapping[str, Json]) -> Settings:
+def _make_settings(keys: Mapping[str, Json]) -> Settings:
     return Settings.model_validate({**_USUAL, **keys})
 
 
@@ -117,7 +117,7 @@ def _check_finding(finding: object, *, keys: Mapping[str, Json]) -> None:
 
 def _check_key(key: str, *, keys: Mapping[str, Json], place: str) -> None:
     """Asserts that there is a setting with this dotted key; it may be unset."""
-    is_setting = _has_key(_settings(keys).model_dump(), key)
+    is_setting = _has_key(_make_settings(keys).model_dump(), key)
     assert is_setting, f"the {place} is {key!r}, which is no dotted key of the settings"
 
 

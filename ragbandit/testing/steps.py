@@ -177,11 +177,11 @@ class _Watch:
             raise
 
     def _before(self, call: Callable[..., None], batch: Batch) -> None:
-        known = [(dict(question.facts), _choice(question)) for question in batch.questions]
+        known = [(dict(question.facts), _choices_of_steps(question)) for question in batch.questions]
         self._call_counting_reads("before", call, batch)
         for question, (facts, choice) in zip(batch.questions, known, strict=True):
             self._note_facts(question, before=facts)
-            self.acts |= _choice(question) != choice
+            self.acts |= _choices_of_steps(question) != choice
             self._check_arms(question)
 
     def _check_arms(self, question: Question) -> None:
@@ -225,7 +225,7 @@ class _Watch:
                 facts.append(fact)
 
 
-def _choice(question: Question) -> tuple[object, ...]:
+def _choices_of_steps(question: Question) -> tuple[object, ...]:
     """The choices of steps before the draw."""
     return question.arms, question.certain_arm, question.kept_arm, question.turn_of
 

@@ -21,7 +21,7 @@ from ragbandit.router.api.edge import Edge, cors, plain_paths
 from ragbandit.router.api.endpoints import feedback, operations
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.routes import Endpoint, Endpoints, table_of_port
-from ragbandit.router.api.schemas.openapi import add_limits, describe
+from ragbandit.router.api.schemas.openapi import add_descriptions, add_limits
 from ragbandit.router.api.schemas.responses import JsonReply
 from ragbandit.router.api.security.gate import Gate
 from ragbandit.router.api.security.key_ring import KeyRing
@@ -76,7 +76,7 @@ class Service(FastAPI):
         return self._edge(scope, receive, send)
 
     def openapi(self) -> dict[str, Any]:
-        api = describe(super().openapi(), further=_SCHEMAS)
+        api = add_descriptions(super().openapi(), further=_SCHEMAS)
         router = getattr(self.state, "router", None)
         return api if router is None else add_limits(api, router=router, most_items=feedback.MAX_BATCH)
 

@@ -73,7 +73,7 @@ def _announce_first(*, opens_pages: bool, asks: bool) -> None:
 
 def list_keys(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """List all keys with their rights, their expiry and their last use."""
-    with _key_store(config) as store:
+    with _open_key_store(config) as store:
         keys = [_facts(key, now=time.time()) for key in store.list_keys()]
     show_list(keys, none="no key yet (`ragbandit keys create --help`)", as_json=as_json)
 
@@ -84,7 +84,7 @@ def revoke_key(
     as_json: JsonOption = False,
 ) -> None:
     """Revoke a key: services refuse it within a second."""
-    with _key_store(config) as store:
+    with _open_key_store(config) as store:
         now = time.time()
         revoked = store.revoke(_public_id(key), actor=actor(), now=now)
         if as_json:
@@ -94,7 +94,7 @@ def revoke_key(
 
 
 @contextmanager
-def _key_store(config: str | None) -> Iterator[KeyStore]:
+def _open_key_store(config: str | None) -> Iterator[KeyStore]:
     with open_store(config, registered=False) as (_, ledger):
         yield KeyStore(ledger.database)
 

@@ -90,13 +90,16 @@ def print_status(label: str | None, *, config: str | None, as_json: bool) -> Non
             first: dict[str, object] = {"routing": month.sentence}
             first["findings"] = [f"{finding.severity} {finding.line}" for finding in findings]
             first["budgets"] = budget_lines(ledger.database, tenants=settings.tenants, policy=settings.policy, now=now)
-            sections: dict[str, object] = {"policy": ledger.label} | _champion(ledger, settings=settings)
+            sections: dict[str, object] = {"policy": ledger.label} | _champion_line(ledger, settings=settings)
             if state.learning is not None:
                 sections["learning"] = state.learning.line
-            sections |= _facts(state) | {"arms": list(map(_health, healths)), "judge": _judge(state)}
+            sections |= _ledger_facts(state) | {
+                "arms": list(map(_health_in_words, healths)),
+                "judge": _judge_in_words(state),
+            }
             origin = stored_origin(ledger.database, label=ledger.label)
             if origin is not None:
-                sections["encoder"] = _encoder(origin)
+                sections["encoder"] = _encoder_in_words(origin)
             if distributions():
                 sections["additions"] = [f"{name}: package {brought}" for name, brought in distributions().items()]
             show(first, as_json=False)
@@ -113,7 +116,7 @@ def _line(month: Report, *, ledger: Ledger, settings: Settings) -> str:
     return prompt_line(month, shares={one.arm: one.share for one in arms if one.totals.decided})
 
 
-def _champion(ledger: Ledger, *, settings: Settings) -> dict[str, object]:
+def _champion_line(ledger: Ledger, *, settings: Settings) -> dict[str, object]:
     """A line about the champion if it learns from another ledger; {} if it learns from this one."""
     with ledger.database.read() as connection:
         versions = versions_of(connection, base=PolicyLabel(settings.policy.label))
@@ -125,7 +128,7 @@ def _champion(ledger: Ledger, *, settings: Settings) -> dict[str, object]:
     return {"champion": f"{champion.name} ({algorithm}) decides, not the policy of this ledger; {see}"}
 
 
-def _facts(state: Status) -> dict[str, object]:
+def _ledger_facts(state: Status) -> dict[str, object]:
     counted = {**asdict(state.counters), "unanswered": state.unanswered, "unchecked": state.unchecked}
     snapshot = state.snapshot or "none yet"
     return {
@@ -137,12 +140,12 @@ def _facts(state: Status) -> dict[str, object]:
     }
 
 
-def _encoder(origin: Mapping[str, str | None]) -> str:
+def _encoder_in_words(origin: Mapping[str, str | None]) -> str:
     wheel = origin["wheel"]
     return str(origin["model"]) if wheel is None else f"{origin['model']}, by the stand-in of the wheel {wheel}"
 
 
-def _judge(state: Status) -> str:
+def _judge_in_words(state: Status) -> str:
     today = [f"{name} {count:g}" for name, count in state.judge.today.items() if count]
     shares = [f"{arm} {percent(one.share)}" for arm, one in state.judge.arms.items() if one.suspicious]
     parts = [f"{state.judge.waiting} wait"]
@@ -194,7 +197,7 @@ def verify(
             raise typer.Exit(1)
 
 
-def _health(health: ArmHealth) -> str:
+def _health_in_words(health: ArmHealth) -> str:
     if health.since is None:
         return f"{health.arm}: healthy"
     failures = f"{health.failures} failure{'' if health.failures == 1 else 's in a row'} since {moment(health.since)}"
@@ -223,7 +226,7 @@ def explain(
     show(reply if as_json else _short_explanation(reply), as_json=as_json)
 
 
-def _amount(value: float, *, unit: str) -> str:
+def _amount_in_words(value: float, *, unit: str) -> str:
     """An amount with its unit in the singular or plural: `1 llm call`, `0.4 seconds generate`."""
     shown = number(value)
     singular = re.sub(r"\b(call|dollar|passage|second|token|turn)s\b", r"\1", unit)
@@ -247,7 +250,7 @@ def _short_explanation(reply: Mapping[str, Any]) -> dict[str, Any]:
         "probabilities": ", ".join(f"{arm} {percent(p)}" for p, arm in probabilities[:6]),
         "chosen": reply["chosen"],
         **answer,
-        "cost": ", ".join(_amount(value, unit=unit) for unit, value in cost.items()),
+        "cost": ", ".join(_amount_in_words(value, unit=unit) for unit, value in cost.items()),
         "judgements": "; ".join(f"{item['source']} {item['value']}" for item in judged[-3:]),
         "reward": earned,
         "progress": reply["progress"],

@@ -55,7 +55,7 @@ class MessagesBody(OpenAIBody):
 class Messages(ChatDoor[MessagesBody]):
     """Anthropic's Messages."""
 
-    def whole(self, decision: Decision, outcome: Outcome, *, base: str, saved: float | None) -> dict[str, Any]:
+    def whole_reply(self, decision: Decision, outcome: Outcome, *, base: str, saved: float | None) -> dict[str, Any]:
         return message_reply(decision, outcome, base=base, saved=saved)
 
     def stream(self, decision: Decision, *, base: str) -> MessageStream:

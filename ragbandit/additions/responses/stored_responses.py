@@ -93,7 +93,7 @@ class Responses(ChatDoor[ResponseBody]):
     #: Codex compacts a conversation that is too long after an event, but not after a status 400
     error_events: ClassVar[Collection[str]] = (ContextExceeded.code,)
 
-    def whole(self, decision: Decision, outcome: Outcome, *, base: str, saved: float | None) -> dict[str, Any]:
+    def whole_reply(self, decision: Decision, outcome: Outcome, *, base: str, saved: float | None) -> dict[str, Any]:
         return response(decision, outcome, base=base, saved=saved)
 
     def stream(self, decision: Decision, *, base: str) -> ResponseStream:

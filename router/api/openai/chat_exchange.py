@@ -87,7 +87,7 @@ class ChatDoor(ABC, Generic[Body]):
         """The question of a request, for its endpoint. key: header Idempotency-Key. Raises as `chat_question`."""
 
     @abstractmethod
-    def whole(self, decision: Decision, outcome: Outcome, *, base: str, saved: float | None) -> Mapping[str, Any]:
+    def whole_reply(self, decision: Decision, outcome: Outcome, *, base: str, saved: float | None) -> Mapping[str, Any]:
         """The whole reply. saved: dollars that the answer saved; None if unknown."""
 
     @abstractmethod
@@ -135,7 +135,7 @@ class ChatExchange:
         finally:
             answer.forget()
         saved = router.process.savings.of(outcome.cost)
-        body = self.door.whole(answer.decision, outcome, base=str(request.base_url), saved=saved)
+        body = self.door.whole_reply(answer.decision, outcome, base=str(request.base_url), saved=saved)
         return JsonReply(body, headers=decision_headers(answer.decision))
 
     async def _preview(self) -> Response:

@@ -32,7 +32,7 @@ async def models(request: Request) -> Response:
     are listed, too.
     """
     models = requests.model_list(router_of(request), caller=caller_of(request))
-    return _models(request, models)
+    return _models_reply(request, models)
 
 
 @endpoints.get(
@@ -47,10 +47,10 @@ async def model(
 ) -> Response:
     """Read the model of this name; 404 with the code `model_not_found` if there is no such model."""
     named = requests.named_model(model, router=router_of(request), caller=caller_of(request))
-    return _models(request, named)
+    return _models_reply(request, named)
 
 
-def _models(request: Request, models: replies.ListedModel | replies.ModelList) -> Response:
+def _models_reply(request: Request, models: replies.ListedModel | replies.ModelList) -> Response:
     form = request_state(request.scope).models
     return JsonReply(models if form is None else form(models))
 
@@ -61,7 +61,7 @@ class Completions(ChatDoor[requests.ChatBody]):
     include_usage: bool = False
     open_webui: bool = False
 
-    def whole(self, decision: Decision, outcome: Outcome, *, base: str, saved: float | None) -> dict[str, Any]:
+    def whole_reply(self, decision: Decision, outcome: Outcome, *, base: str, saved: float | None) -> dict[str, Any]:
         return replies.completion(decision, outcome, base=base, saved=saved)
 
     def stream(self, decision: Decision, *, base: str) -> replies.ChatStream:

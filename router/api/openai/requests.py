@@ -308,7 +308,7 @@ def chat_question(
         context=headers.merge_context(context, schema=schema) if schema else context,
         arms=arms,
         arm_by=None if named is None else "caller",
-        cost_weight=_price(body, model=model),
+        cost_weight=_cost_weight(body, model=model),
         aim=body.aim or {},
         tenant=tenant,
         session=headers.session or session or own_id,
@@ -318,7 +318,7 @@ def chat_question(
         api_key=caller.key,
         sent=replace(
             sent,
-            user=_user(body, named=sent.user),
+            user=_user_id(body, named=sent.user),
             message=headers.message,
             metadata=metadata,
             may_fail_over=body.failover is not False,
@@ -339,7 +339,7 @@ def chat_question(
     return ChatQuestion(query=query, calls=calls, answered=answered, streamed=bool(body.stream))
 
 
-def _price(body: OpenAIBody, *, model: ModelChoice) -> float | str | None:
+def _cost_weight(body: OpenAIBody, *, model: ModelChoice) -> float | str | None:
     """The weight of cost that the field `cost_weight` or the model names. Raises InvalidInput if the two differ."""
     if None not in (body.cost_weight, model.price) and body.cost_weight != model.price:
         message = "cost_weight and model name different weights of cost"
@@ -347,7 +347,7 @@ def _price(body: OpenAIBody, *, model: ModelChoice) -> float | str | None:
     return model.price if body.cost_weight is None else body.cost_weight
 
 
-def _user(body: OpenAIBody, *, named: str | None) -> str | None:
+def _user_id(body: OpenAIBody, *, named: str | None) -> str | None:
     """The id of the user who asks, from the door or else from the body. Raises InvalidInput."""
     user = body.safety_identifier or body.user
     if user:

@@ -73,7 +73,7 @@ def _texts_below_fields(node: ast.ClassDef) -> dict[str, str]:
     }
 
 
-def describe(api: dict[str, Any], *, further: tuple[str, ...]) -> dict[str, Any]:
+def add_descriptions(api: dict[str, Any], *, further: tuple[str, ...]) -> dict[str, Any]:
     """Add the texts below the fields to an OpenAPI document. Pydantic itself would skip the texts of base classes.
 
     further: modules with more classes of requests and replies.

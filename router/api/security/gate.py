@@ -73,11 +73,13 @@ class Gate:
         person = self._signed_in_person(request_state(scope).peer, headers) if by_browser else None
         caller = person or caller_of_key(self._key(headers, keys, by_browser=by_browser))
         if caller.role not in roles:
-            message = f"a {_kind(caller)} of the role {caller.role} may not call {scope['method']} {path:.80}"
+            message = f"a {_kind_in_words(caller)} of the role {caller.role} may not call {scope['method']} {path:.80}"
             remedy = f"use a key of the role {' or '.join(sorted(roles))}"
             raise Forbidden(message, field="role", remedy=remedy)
         if caller.tenant is not None and rule.all_tenants:
-            message = f"{scope['method']} {path} shows data of all tenants, and this {_kind(caller)} belongs to one"
+            message = (
+                f"{scope['method']} {path} shows data of all tenants, and this {_kind_in_words(caller)} belongs to one"
+            )
             raise Forbidden(message, field="tenant", remedy="use a key without a tenant")
         if caller.key is not None and not caller.is_person:
             self.ring.note_use(caller.key)
@@ -172,7 +174,7 @@ def caller_of_key(key: ApiKey) -> Caller:
     return Caller(key=key.public_id, role=key.role, tenant=key.tenant, scopes=key.scopes)
 
 
-def _kind(caller: Caller) -> str:
+def _kind_in_words(caller: Caller) -> str:
     return "person" if caller.is_person else "key"
 
 

@@ -253,7 +253,7 @@ def replied(body, *, server, decision, run, monkeypatch):
     wholes = [Completions(), *([] if MESSAGES is None else [MESSAGES.Messages()])]
     wholes += [*([] if RESPONSES is None else [RESPONSES.Responses()])]
     for door in wholes:
-        values.json_of(door.whole(decision, outcome, base="", saved=None))
+        values.json_of(door.whole_reply(decision, outcome, base="", saved=None))
 
 
 def shapes():

@@ -12,7 +12,6 @@ from ragbandit.router.learning.adjustments import AdjustedRow, Adjustment, Basis
 from ragbandit.router.learning.reward import aggregate, default_reward, explicit_reward, quality_of
 from ragbandit.router.learning.sources import Judgements, judgements_of
 from ragbandit.router.policies.base import Policy, is_lean, reads_draws, schema_of
-from ragbandit.router.policies.surrogates import SURROGATES
 from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.ledgers.ledger import Ledger, lean_updates
 from ragbandit.shared.errors import InvalidInput
@@ -20,6 +19,7 @@ from ragbandit.shared.model_servers.failures import failure_of
 from ragbandit.shared.types import (
     ERASED,
     IMPORTED,
+    SURROGATES,
     ArmBy,
     ArmName,
     ClosedDecision,

@@ -42,9 +42,20 @@ from ragbandit.router.policies.base import (
 from ragbandit.router.policies.context import SKETCHED, ContextColumns, sketch
 from ragbandit.router.policies.noise import LEAST_NOISE
 from ragbandit.router.policies.posterior import Heads, Row
-from ragbandit.router.policies.surrogates import PLAIN, SURROGATES, TRUSTED, Surrogate
+from ragbandit.router.policies.surrogates import PLAIN, TRUSTED, Surrogate
 from ragbandit.shared.errors import PolicyFault
-from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix, Query, Reward, Update, Vector
+from ragbandit.shared.types import (
+    SURROGATES,
+    ArmName,
+    FeatureRows,
+    Features,
+    Json,
+    Matrix,
+    Query,
+    Reward,
+    Update,
+    Vector,
+)
 
 #: squared prediction error of a virtual first row, so that the first few rows do not decide between the models
 _FIRST_SQUARE: Final = 0.25

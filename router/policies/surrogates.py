@@ -19,8 +19,6 @@ import numpy as np
 
 from ragbandit.shared.types import ArmName, Matrix, Vector
 
-#: names of the sources of scores in the ledger
-SURROGATES: Final = ("judge", "event")
 #: source of all ratings that are taken as the quality
 TRUSTED: Final = "trusted"
 #: prior of the correlation r: this number of virtual answers whose rating and score are uncorrelated

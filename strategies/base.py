@@ -119,6 +119,7 @@ class Completion:
     details: Mapping[str, object] = field(default_factory=dict, hash=False)
     dollars: float = 0.0  #: price of this call; 0.0 if it has none
     assumed_dollars: float = 0.0  #: price that is assumed for a call without one, see `Generator.assumed_prices`
+    price: Mapping[str, Any] = field(default_factory=dict, hash=False)  #: see `Cost.price`
     #: seconds until the first piece of a streamed answer; None if unknown, or if the answer was not streamed
     first_s: float | None = field(default=None, compare=False)
     cached_tokens: int = 0  #: prompt tokens that the provider read from its prompt cache

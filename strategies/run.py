@@ -358,6 +358,7 @@ class Run:
             seconds_generate=seconds,
             dollars=done.dollars,
             assumed_dollars=done.assumed_dollars,
+            price=done.price,
         )
         tokens = {"prompt_tokens": done.prompt_tokens, "completion_tokens": done.completion_tokens}
         self.trace.append(Generated(purpose=purpose, text=done.text, seconds=seconds, **tokens))

@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ragbandit.router.config.section import RETRIEVERS, Count, Seconds, Section, extended, names_schema, one_of
 from ragbandit.shared.additions import offered_places_except, surfaces
-from ragbandit.shared.model_servers.openai_options import OpenAiOptions
-from ragbandit.shared.model_servers.token_usage import MAX_ROWS, USUAL_CALL
-from ragbandit.shared.model_servers.told_prices import Preference
+from ragbandit.shared.model_servers.openai_options import MAX_ROWS, OpenAiOptions, PriceRow, reached_rows
+from ragbandit.shared.model_servers.token_usage import PRICES, USUAL_CALL, Preference
 from ragbandit.shared.types import COST_TERMS, MAX_WEIGHT, Aggregate, DecisionUnit, Query, SpenderKind
 
 
@@ -59,8 +58,8 @@ class RetrieverSettings(Section):
     model: str = "sentence-transformers/all-MiniLM-L6-v2"
 
 
-class PriceRow(Section):
-    """Prices of the tokens of a call, in dollars per million."""
+class TokenPrices(Section):
+    """Prices of a model's tokens, in dollars per million."""
 
     #: prompt tokens
     input: Annotated[float, Field(ge=0)]
@@ -70,50 +69,23 @@ class PriceRow(Section):
     cached_input: Annotated[float, Field(ge=0)] | None = None
     #: prompt tokens written to the provider's prompt cache; None: the price of `input`
     cache_write: Annotated[float, Field(ge=0)] | None = None
-    #: prompt tokens written to Anthropic's prompt cache for an hour; None: twice the price of `input`
-    cache_write_hour: Annotated[float, Field(ge=0)] | None = None
     #: reasoning tokens; None: the price of `output`
     reasoning: Annotated[float, Field(ge=0)] | None = None
+    #: prompt tokens written to Anthropic's prompt cache for an hour; None: twice the price of `input`
+    cache_write_hour: Annotated[float, Field(ge=0)] | None = None
+    #: prices of calls under conditions (docs/price.md#prices-with-conditions), such as [{above: 200000, input: 2.5,
+    #: output: 15.0}]. The last row whose conditions a call meets has the prices of all its tokens
+    rows: Annotated[list[PriceRow], Field(max_length=MAX_ROWS), AfterValidator(reached_rows)] = Field(
+        default_factory=list
+    )
 
     @property
-    def all_prices(self) -> tuple[float, ...]:
-        """All six prices in the order that `Tokens.dollars` expects."""
-        prices = self.cached_input, self.cache_write, self.reasoning, self.cache_write_hour
-        defaults = self.input, self.input, self.output, 2.0 * self.input
-        further = (d if price is None else price for price, d in zip(prices, defaults, strict=True))
-        return self.input, self.output, *further
-
-
-class LongPromptPrices(PriceRow):
-    """Prices of a whole call whose prompt is longer than a limit."""
-
-    #: the limit, prompt tokens: a prompt with more tokens has these prices
-    tokens: Annotated[int, Field(ge=1)]
-
-
-class TokenPrices(PriceRow):
-    """Prices of a model's tokens, in dollars per million."""
-
-    #: prices of calls with longer prompts, as [{tokens: 200000, input: 2.5, output: 15.0}]. The whole call has the
-    #: prices of the highest limit that its prompt exceeds, tokens of the cache included
-    above: Annotated[list[LongPromptPrices], Field(max_length=MAX_ROWS)] = Field(default_factory=list)
-
-    @field_validator("above")
-    @classmethod
-    def _rising(cls, rows: list[LongPromptPrices]) -> list[LongPromptPrices]:
-        limits = [row.tokens for row in rows]
-        if limits != sorted(set(limits)):
-            raise ValueError("give the limits in `tokens` in rising order, each once")
-        return rows
-
-    @property
-    def in_order(self) -> tuple[float, ...]:
+    def in_order(self) -> tuple[Any, ...]:
         """The prices in the order that `Tokens.dollars` expects; only input and output if the others are None."""
-        further = self.cached_input, self.cache_write, self.reasoning, self.cache_write_hour
-        if not self.above and further == (None, None, None, None):
-            return self.input, self.output
-        longer = (number for row in self.above for number in (float(row.tokens), *row.all_prices))
-        return *self.all_prices, *longer
+        given = tuple(getattr(self, name) for name in PRICES)
+        defaults = self.input, self.output, self.input, self.input, self.output, 2.0 * self.input
+        prices = (default if price is None else price for price, default in zip(given, defaults, strict=True))
+        return *(prices if any(price is not None for price in given[2:]) else given[:2]), *self.rows
 
 
 #: names of the core's generators; additions have further names
@@ -175,12 +147,12 @@ class GeneratorSettings(Section):
         return self
 
     @property
-    def prices_by_model(self) -> Mapping[str, Sequence[float]]:
+    def prices_by_model(self) -> Mapping[str, Sequence[Any]]:
         """Model -> dollars per million tokens, in the order of `Tokens.dollars`; empty if calls have no price.
 
         `token_prices` of the server adds other models that the server may answer with.
         """
-        prices: dict[str, Sequence[float]] = {}
+        prices: dict[str, Sequence[Any]] = {}
         if self.server is not None:
             prices.update(self.server.token_prices)
         if self.token_prices is not None:
@@ -188,7 +160,7 @@ class GeneratorSettings(Section):
         return prices
 
 
-def assumed_prices(generators: Mapping[str, GeneratorSettings]) -> Sequence[float]:
+def assumed_prices(generators: Mapping[str, GeneratorSettings]) -> Sequence[Any]:
     """Prices of the calls that have none: the most expensive listed ones, for a usual call. () if none are listed."""
     listed = (generator.prices_by_model.get(generator.model) for generator in generators.values())
     return max(filter(None, listed), key=USUAL_CALL.dollars, default=())

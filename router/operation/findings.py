@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from ragbandit.router.config.finding import Finding, Severity
-from ragbandit.router.operation.price_findings import differing_prices, findings_of_prices, has_budget, same_costs
+from ragbandit.router.operation.price_findings import findings_of_costs, findings_of_prices, has_budget
 from ragbandit.shared.additions import add_fault, additions, arm_parts, faults, offered_places_except
 from ragbandit.shared.errors import QueueError, RagBanditError
 from ragbandit.shared.plugins import declared_classes
@@ -317,7 +317,7 @@ def _suspicious_text_findings(arms: "Mapping[ArmName, JudgedArm]") -> Iterator[F
 def findings_of_store(database: "Database", *, settings: "Settings", now: float) -> list[Finding]:
     """Findings about the newest rows."""
     checks = (
-        *(_schema_findings, _limited_row_findings, _clock_findings, same_costs, differing_prices),
+        *(_schema_findings, _limited_row_findings, _clock_findings, findings_of_costs),
         *(_sample_ratio_findings, _budget_findings, _alias_findings, _failure_findings, _gone_model_findings),
     )
     return run_check("database", lambda: chain.from_iterable(check(database, settings, now) for check in checks))

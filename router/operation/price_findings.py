@@ -5,12 +5,13 @@ Functions import database engines themselves, as in findings.py.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ragbandit.router.config.finding import Finding
 from ragbandit.router.config.named_sections import DEFAULT, section_of
-from ragbandit.shared.texts.formats import number
-from ragbandit.shared.types import IMPORTED
+from ragbandit.shared.model_servers.told_prices import MOST_TIMES
+from ragbandit.shared.texts.formats import counted, number
+from ragbandit.shared.types import IMPORTED, Cost
 
 if TYPE_CHECKING:
     from ragbandit.router.config.settings import Settings
@@ -65,43 +66,86 @@ def has_budget(fields: Mapping[str, object]) -> bool:
     return any(fields.get(field) is not None for field in ("dollars_per_day", "dollars_per_month"))
 
 
-def same_costs(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:
-    """A warning if all of the last SAME_COSTS answers, of every configured arm, have the same cost that is charged."""
+def findings_of_costs(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:
+    """Findings about what the newest answers cost."""
     from sqlalchemy import select
 
-    from ragbandit.router.learning.reward import cost_of_terms
+    from ragbandit.router.storage.access.corrections import corrections_of
     from ragbandit.router.storage.rows.outcome_rows import cost_value
     from ragbandit.router.storage.sql.json_columns import object_or_empty
     from ragbandit.router.storage.sql.tables import decisions, outcomes
 
+    columns = select(*decisions.c["arm", "run_by"], *outcomes.c["decision_id", "steps", "cost", "made_by", "made_at"])
+    answers = columns.join(decisions, decisions.c.id == outcomes.c.decision_id).where(outcomes.c.status == "answered")
+    with database.read() as connection:
+        newest = connection.execute(answers.order_by(outcomes.c.made_at.desc()).limit(10 * SAME_COSTS)).all()
+        corrections = corrections_of(connection)
+    rows = []
+    for row in newest:
+        made_by, cost = object_or_empty(row.made_by), cost_value(row.cost)
+        if IMPORTED not in made_by:  # the costs of imported rows are only in their ledger
+            facts: dict[str, Any] = {"decision_id": row.decision_id, "arm": row.arm, "made_at": row.made_at}
+            right = corrections.cost(cost, made_by=made_by, **facts)
+            rows.append(_Answer(row.arm, row.run_by, row.steps, cost, right.dollars, made_by, row.made_at))
+    yield from _same_costs(rows[:SAME_COSTS], settings=settings)
+    yield from _differing_prices(rows, settings=settings)
+    refused = defaultdict[str, list[Any]](list)
+    for answer in rows:
+        if answer.run_by == "worker" and "refused" in answer.cost.price:
+            refused[answer.arm].append(answer.cost.price["refused"])
+    for arm, told in refused.items():
+        what = f"the server of {arm} told implausible prices of {counted(len(told), 'call')}, the newest ${told[0]}"
+        remedy = f"they do not count: correct token_prices if the list is wrong by more than {MOST_TIMES:g} times"
+        yield Finding("warning", f"arms.{arm}", what, remedy)
+
+
+class _Answer(NamedTuple):
+    """A newest answer. dollars: with corrections."""
+
+    arm: str
+    run_by: str
+    steps: float
+    cost: Cost
+    dollars: float
+    made_by: Mapping[str, Any]
+    made_at: float
+
+
+def _same_costs(newest: Sequence[_Answer], *, settings: "Settings") -> Iterator[Finding]:
+    """A warning if the newest SAME_COSTS answers, of every configured arm, have the same cost that is charged."""
+    from ragbandit.router.learning.reward import cost_of_terms
+
     charged = {term: price for term, price in settings.reward.cost.items() if price > 0.0}
     if not charged or settings.reward.weight == 0.0 or len(settings.arms) < 2:
         return
-    columns = select(decisions.c.arm, *outcomes.c["steps", "cost", "made_by"])
-    answers = columns.join(decisions, decisions.c.id == outcomes.c.decision_id).where(outcomes.c.status == "answered")
-    with database.read() as connection:
-        newest = connection.execute(answers.order_by(outcomes.c.made_at.desc()).limit(10 * SAME_COSTS))
-        # The costs of imported rows are only in their ledger.
-        own = [row for row in newest if IMPORTED not in object_or_empty(row.made_by)]
-    rows = own[:SAME_COSTS]
-    costs = {cost_of_terms(row.steps, cost_value(row.cost), terms=charged) for row in rows}
-    if len(rows) == SAME_COSTS and {*settings.arms} <= {row.arm for row in rows} and len(costs) == 1:
+    costs = {cost_of_terms(row.steps, row.cost, terms=charged) for row in newest}
+    if len(newest) == SAME_COSTS and {*settings.arms} <= {row.arm for row in newest} and len(costs) == 1:
         what = f"all arms cost the same, {number(costs.pop())}, in the newest {SAME_COSTS} answers"
         reason = "the policy takes the best, whatever it costs"
         remedy = f"report {' and '.join(charged)} of each answer, or charge what differs (reward.cost)"
         yield Finding("warning", "costs", f"{what}: {reason}; {remedy}")
 
 
-def differing_prices(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:
-    """Arms of the class model whose newest answers cost more than a tenth more, or less, than by `token_prices`."""
+def _differing_prices(newest: Sequence[_Answer], *, settings: "Settings") -> Iterator[Finding]:
+    """Arms whose newest answers cost more than a tenth more, or less, than by `token_prices`.
+
+    Arms that search may pay for their search too: their answers count only if the price is the server's.
+    """
     from ragbandit.router.serving.setup.estimates import prices_of_arms
+    from ragbandit.router.storage.access.corrections import Correction
 
     generators, arms = settings.named_generators, settings.worker_arms
-    models = {arm: params for arm, params in arms.items() if params.get("class", arm) == "model"}
-    named = {arm: params.get("generator", DEFAULT) for arm, params in models.items()}
-    listed = prices_of_arms({arm: arms[arm] for arm in named}, generators=generators)
-    prices = {arm: {generators[named[arm]].model: price} for arm, price in listed.items()}
-    sums = _booked_and_listed(database, prices=prices) if prices else {}
+    named = {arm: arms[arm].get("generator", DEFAULT) for arm in prices_of_arms(arms, generators=generators)}
+    listed = Correction(prices={arm: generators[name].prices_by_model for arm, name in named.items()})
+    sums = defaultdict[str, list[tuple[float, float]]](list)
+    for row in newest:
+        model = row.made_by.get("generator")
+        by_list = listed.dollars_of(row.cost, arm=row.arm, model=model, at=row.made_at)
+        is_only_model = arms.get(row.arm, {}).get("class", row.arm) == "model" or row.cost.price.get("by") == "told"
+        # Outcomes do not store which writes to a cache are kept for an hour, at another price.
+        is_comparable = row.run_by == "worker" and is_only_model and not row.cost.cache_write_tokens
+        if by_list is not None and is_comparable and len(sums[row.arm]) < SAME_COSTS:
+            sums[row.arm].append((row.dollars, by_list))
     for arm, pairs in sums.items():
         booked, by_list = (sum(column) for column in zip(*pairs, strict=True))
         if len(pairs) >= LEAST_PRICED and abs(booked - by_list) > DIFFERENT_PRICE * by_list:
@@ -109,33 +153,3 @@ def differing_prices(database: "Database", settings: "Settings", _: float) -> It
             what = f"the newest {len(pairs)} answers of {arm} cost {costs}"
             remedy = "correct the list, or set prices: listed; `ragbandit data reprice` corrects what was booked"
             yield Finding("warning", f"{section_of('generator', named[arm])}.token_prices", what, remedy)
-
-
-def _booked_and_listed(
-    database: "Database", *, prices: "Mapping[str, Mapping[str, Sequence[float]]]"
-) -> dict[str, list[tuple[float, float]]]:
-    """Arm -> (booked dollars, dollars by the list) of its newest answers. prices: arm -> model -> listed prices"""
-    from sqlalchemy import select
-
-    from ragbandit.router.storage.access.corrections import Correction, corrections_of
-    from ragbandit.router.storage.rows.outcome_rows import cost_value
-    from ragbandit.router.storage.sql.json_columns import object_or_empty
-    from ragbandit.router.storage.sql.tables import decisions, outcomes
-
-    columns = select(decisions.c.arm, *outcomes.c["decision_id", "cost", "made_by", "made_at"])
-    answers = columns.join(decisions, decisions.c.id == outcomes.c.decision_id)
-    answers = answers.where(
-        outcomes.c.status == "answered", decisions.c.run_by == "worker", decisions.c.arm.in_(prices)
-    )
-    with database.read() as connection:
-        rows = connection.execute(answers.order_by(outcomes.c.made_at.desc()).limit(10 * SAME_COSTS)).all()
-        corrections = corrections_of(connection)
-    listed, sums = Correction(prices=prices), defaultdict[str, list[tuple[float, float]]](list)
-    for row in rows:
-        made_by, cost = object_or_empty(row.made_by), cost_value(row.cost)
-        by_list = listed.dollars_of(cost, arm=row.arm, model=made_by.get("generator"))
-        # Outcomes do not store which writes to a cache are kept for an hour, at another price.
-        if by_list is not None and not cost.cache_write_tokens and len(sums[row.arm]) < SAME_COSTS:
-            facts: dict[str, Any] = {"decision_id": row.decision_id, "arm": row.arm, "made_by": made_by}
-            sums[row.arm].append((corrections.cost(cost, made_at=row.made_at, **facts).dollars, by_list))
-    return sums

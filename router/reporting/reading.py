@@ -289,6 +289,8 @@ class ReportRows:
     late: Mapping[tuple[str, Unit], float] = field(default_factory=dict)
     #: arm -> number of its answers whose calls have no price, in `left_out` too
     unpriced: Mapping[str, int] = field(default_factory=dict)
+    #: arm -> number of its answers for which the server reported an implausible price, which did not count
+    refused: Mapping[str, int] = field(default_factory=dict)
     #: number of questions in the period if only a sample of them was read; None if all were read
     whole: int | None = None
     #: reward of the same answers as `quality`: quality - weight * cost; None if it was not read
@@ -574,6 +576,7 @@ class _Rows:
     late: dict[tuple[str, Unit], float] = field(default_factory=dict)
     corrections: Corrections = field(default_factory=Corrections)
     unpriced: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
     imported: int = 0
     is_bounded: bool = True  #: whether every quality is in [0, 1], and every reward quality - cost
     judged_twice: int = 0  #: answers with both a person's rating and a judge's score
@@ -675,6 +678,8 @@ class _Rows:
         for unit, amount in zip(UNITS, late, strict=True):
             if amount:
                 self.late[row["arm"], unit] = self.late.get((row["arm"], unit), 0.0) + amount
+        if '"refused":' in row["cost"]:
+            self.refused[row["arm"]] += 1
         if not self.corrections.rules and ASSUMED not in row["cost"]:
             return costs
         cost = right = cost_value(row["cost"])
@@ -737,6 +742,7 @@ class _Rows:
             },
             late=self.late,
             unpriced=self.unpriced,
+            refused=self.refused,
             whole=whole,
             reward=columns["reward"],
             **self._bounds(columns, setting=scope.reward),

@@ -492,7 +492,7 @@ def _clipped(value: Difference, low: float, high: float) -> Difference:
 
 
 def _notes(report: Report, log: ReportRows, *, policy: PolicySettings) -> Iterator[str]:
-    unit, costs = report.unit, log.costs[report.unit]
+    unit = report.unit
     if report.total is not None:
         yield from _about_total(report.total, report, log)
     if report.left_out:
@@ -508,18 +508,26 @@ def _notes(report: Report, log: ReportRows, *, policy: PolicySettings) -> Iterat
     yield from _late(log, unit=unit)
     if report.sample is not None:
         yield f"comparisons are {words.sample_words(report.sample)}, drawn by their ids; sums are scaled to all of them"
+    yield from _of_prices(report, log)
+    if np.nansum(log.costs["seconds"]) > 0.0:
+        yield f"shares of these questions, and mean seconds of an answer: {'; '.join(_arm_shares(log))}"
+    if policy.holdback is None:
+        yield "no holdback is set: policy.holdback would make verdicts come sooner"
+
+
+def _of_prices(report: Report, log: ReportRows) -> Iterator[str]:
+    costs = log.costs[report.unit]
     outcomes, free = int((~np.isnan(costs)).sum()), int((costs == 0.0).sum())
-    if free and unit == "dollars" and not report.unpriced:
+    if free and report.unit == "dollars" and not report.unpriced:
         yield f"{free:,} of {outcomes:,} outcomes report no dollars, and count as 0"
     if report.unpriced:
         yield (
             f"{words.unpriced_words(report)} have no price: sums of dollars do not include them, and no dollars are "
             "compared. Set their token_prices, then `ragbandit data reprice`"
         )
-    if np.nansum(log.costs["seconds"]) > 0.0:
-        yield f"shares of these questions, and mean seconds of an answer: {'; '.join(_arm_shares(log))}"
-    if policy.holdback is None:
-        yield "no holdback is set: policy.holdback would make verdicts come sooner"
+    if log.refused:
+        told = ", ".join(f"{round(log.scale * one):,} answers of {arm}" for arm, one in log.refused.items())
+        yield f"the server told an implausible price, which does not count, for {told}: see `ragbandit status`"
 
 
 def _limited(log: ReportRows) -> Iterator[str]:

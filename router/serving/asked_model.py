@@ -26,7 +26,7 @@ from ragbandit.shared.model_servers.openai_client import ModelServer, ReplyReade
 from ragbandit.shared.model_servers.openai_options import base_url_of
 from ragbandit.shared.model_servers.outbound import retry_pause
 from ragbandit.shared.model_servers.token_usage import Tokens, used_tokens
-from ragbandit.shared.model_servers.told_prices import charged_dollars
+from ragbandit.shared.model_servers.told_prices import charge
 from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import Json, Query
 
@@ -133,9 +133,8 @@ class AskedModel:
         return replies[-1], facts
 
     def _dollars(self, reply: ModelReply, tokens: Tokens) -> float:
-        price = self._prices.get(self.model)
-        listed = None if price is None else tokens.dollars(price)
-        return charged_dollars(reply.dollars, listed=listed, prefers=self._prefers, model=self.model)
+        of_reply: Any = {"told": reply.dollars, "named": reply.model, "tier": reply.tier}
+        return charge(tokens, model=self.model, lists=self._prices, prefers=self._prefers, **of_reply).dollars
 
     async def _attempt(self, fields: Mapping[str, Any], *, replies: list[ModelReply]) -> None:
         """Complete a chat in at most two attempts. Raises the error of the last attempt.

@@ -251,6 +251,7 @@ def _short_explanation(reply: Mapping[str, Any]) -> dict[str, Any]:
         "chosen": reply["chosen"],
         **answer,
         "cost": ", ".join(_amount_in_words(value, unit=unit) for unit, value in cost.items()),
+        "price": reply["price"] or "",
         "judgements": "; ".join(f"{item['source']} {item['value']}" for item in judged[-3:]),
         "reward": earned,
         "progress": reply["progress"],

@@ -12,7 +12,7 @@ from ragbandit.shared.errors import ArmFailed, RagBanditError, encodable
 from ragbandit.shared.model_servers.absent_models import ABSENT, gone_sign, has_absent_model_code
 from ragbandit.shared.model_servers.event_reader import BrokenReply, ReplyTooLarge
 from ragbandit.shared.model_servers.failures import Failure, ServerFailed, failure_of_error
-from ragbandit.shared.model_servers.fitting.kinds import Kind, kind_of, server_features
+from ragbandit.shared.model_servers.fitting.kinds import kind_of, server_features
 from ragbandit.shared.model_servers.fitting.prompts import fit_prompt
 from ragbandit.shared.model_servers.openai_client import (
     ModelServer,
@@ -21,11 +21,11 @@ from ragbandit.shared.model_servers.openai_client import (
     error_line,
     reply_pieces,
 )
-from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_url_of, check_options, checked_key
+from ragbandit.shared.model_servers.openai_options import Kind, OpenAiOptions, base_url_of, check_options, checked_key
 from ragbandit.shared.model_servers.outbound import credentials_of, retry_pause, shown_address
 from ragbandit.shared.model_servers.request_repairs import MOST_REPEATS, Repair, RepairedRequest, repair_request
-from ragbandit.shared.model_servers.token_usage import CHARACTERS, Tokens, used_tokens
-from ragbandit.shared.model_servers.told_prices import Preference, charged_dollars
+from ragbandit.shared.model_servers.token_usage import CHARACTERS, Preference, Tokens, used_tokens
+from ragbandit.shared.model_servers.told_prices import charge
 from ragbandit.shared.reading.thread import ReadingTimeout
 from ragbandit.shared.texts.json_values import json_bytes
 from ragbandit.shared.texts.redaction import shown_variable
@@ -69,8 +69,10 @@ class OpenAiGenerator(Generator):
 
     def __init__(self, model: str, *, options: OpenAiOptions | None = None, context_tokens: int | None = None) -> None:
         self._options = options or self.options_type()
-        check_options(self._options, model=model)
+        check_options(self._options)
         self.name = model
+        #: model -> listed prices, see `Tokens.dollars`
+        self.lists: Mapping[str, Sequence[Any]] = self._options.token_prices
         self.context_tokens = context_tokens
         self.capabilities = self.offered_by(self._options)
         address = base_url_of(self._options)
@@ -248,7 +250,7 @@ class OpenAiGenerator(Generator):
     def _completion(self, call: "PromptCall", *, is_late: bool) -> Completion:
         used, reply = self._usage(call), call.reply
         reply.drop_prefix()
-        dollars, assumed = self._dollars(used, reply=reply)
+        cost = self._cost(used, reply=reply)
         finish: Literal["stop", "length", "deadline"] = "length" if reply.finish == "length" else "stop"
         return Completion(
             text=reply.text,
@@ -256,8 +258,9 @@ class OpenAiGenerator(Generator):
             completion_tokens=used.written,
             finish="deadline" if is_late else finish,
             details=call.details(),
-            dollars=dollars,
-            assumed_dollars=assumed,
+            dollars=cost.dollars,
+            assumed_dollars=cost.assumed_dollars,
+            price=cost.price,
             first_s=reply.first_s,
             cached_tokens=used.cached,
             cache_write_tokens=used.cache_write,
@@ -265,17 +268,9 @@ class OpenAiGenerator(Generator):
             estimated=used.estimated,
         )
 
-    def _dollars(self, used: Tokens, *, reply: PartialReply) -> tuple[float, float]:
-        """Returns (dollars of a call that has a price, assumed dollars of a call that has none); one of them is 0.0.
-
-        The price is the one that the server reports, with fees and discounts, or that of the tokens.
-        """
-        prices, model = self._options.token_prices, reply.model
-        price = prices.get(self.name if model is None or model not in prices else model)
-        if price is None and reply.dollars is None:
-            return 0.0, used.dollars(self.assumed_prices) if self.assumed_prices else 0.0
-        listed = None if price is None else used.dollars(price)
-        return charged_dollars(reply.dollars, listed=listed, prefers=self.prices, model=self.name), 0.0
+    def _cost(self, used: Tokens, *, reply: PartialReply) -> Cost:
+        lists: Any = {"lists": self.lists, "prefers": self.prices, "assumed": self.assumed_prices}
+        return charge(used, told=reply.dollars, model=self.name, named=reply.model, tier=reply.tier, **lists)
 
     def _failure_of_call(self, error: Exception, *, call: "PromptCall") -> ArmFailed:
         tries = f" after {call.attempts} attempts" if call.attempts > 1 else ""
@@ -299,17 +294,7 @@ class OpenAiGenerator(Generator):
         is_free = isinstance(error, Exception) and costs_nothing(error) and not (reply.size or reply.usage)
         if not call.was_sent or is_free:
             return
-        used = self._usage(call)
-        dollars, assumed = self._dollars(used, reply=reply)
-        call.request.lost.cost += Cost(
-            prompt_tokens=used.read,
-            completion_tokens=used.written,
-            cached_tokens=used.cached,
-            cache_write_tokens=used.cache_write,
-            reasoning_tokens=used.reasoning or 0,
-            dollars=dollars,
-            assumed_dollars=assumed,
-        )
+        call.request.lost.cost += self._cost(self._usage(call), reply=reply)
 
     def _remedy(self, error: Exception, *, failure: Failure) -> str | None:
         if isinstance(error, BrokenReply):

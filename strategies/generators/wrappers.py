@@ -1,5 +1,6 @@
 """Generators around another generator: the base class, and the one that adds prices."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -40,6 +41,6 @@ class PricedGenerator(GeneratorAround):
             done = await self._generator.complete(replace(request, lost=lost))
         finally:
             used = Tokens(read=lost.cost.prompt_tokens, written=lost.cost.completion_tokens)
-            request.lost.cost += lost.cost + Cost(dollars=used.dollars(self._price))
+            request.lost.cost += lost.cost + Cost(dollars=used.dollars(self._price, at=time.time()))
         used = Tokens(read=done.prompt_tokens, written=done.completion_tokens, reasoning=done.reasoning_tokens)
-        return replace(done, dollars=done.dollars + used.dollars(self._price))
+        return replace(done, dollars=done.dollars + used.dollars(self._price, at=time.time()))

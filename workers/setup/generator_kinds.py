@@ -3,7 +3,6 @@
 import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar, Final, get_args
 
@@ -109,9 +108,9 @@ class ServerKind(GeneratorKind):
 
     def load(self, *, threads: int | None = None) -> Generator:
         del threads
-        options = replace(self.options, token_prices=self.settings.prices_by_model)
-        server = self.generator(self.settings.model, options=options, context_tokens=self.settings.known_context)
-        server.section, server.prices = self.section, self.settings.prices
+        chosen = self.settings
+        server = self.generator(chosen.model, options=self.options, context_tokens=chosen.known_context)
+        server.section, server.prices, server.lists = self.section, chosen.prices, chosen.prices_by_model
         return server
 
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from ragbandit.router.config.named_sections import rename_errors, section_of
 from ragbandit.router.config.settings import DEFAULT, GeneratorSettings, Settings, WorkerSettings
+from ragbandit.router.serving.setup.estimates import OWN_COSTS
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.texts.formats import did_you_mean, known_choices
@@ -32,9 +33,6 @@ from ragbandit.workers.setup.generator_kinds import UNLIMITED_CONCURRENCY, gener
 from ragbandit.workers.setup.retrievers import named_kind
 
 log = logging.getLogger("ragbandit.arms")
-
-#: arms whose dollars are not the price of the tokens of one generator
-_OWN_COSTS: Final = frozenset({"callable", "http"})
 
 
 def capabilities_of(settings: GeneratorSettings) -> frozenset[Need]:
@@ -233,7 +231,7 @@ def names_in_use(settings: Settings) -> tuple[list[str], list[str]]:
 
 def prices_by_arm(settings: Settings) -> Mapping[str, Mapping[str, Sequence[float]]]:
     """Arm -> model -> configured prices, for the built-in arms that call one generator. Raises ConfigError."""
-    generators, priced = settings.named_generators, built_in_arms().keys() - _OWN_COSTS
+    generators, priced = settings.named_generators, built_in_arms().keys() - OWN_COSTS
     return {
         name: dict(generators[arm.generator].prices_by_model)
         for name, (arm, strategy) in make_strategies(settings, worker_arms(settings)).items()

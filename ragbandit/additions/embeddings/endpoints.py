@@ -45,7 +45,7 @@ from ragbandit.shared.model_servers.openai_client import (
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_url_of, check_options, checked_key
 from ragbandit.shared.model_servers.outbound import credentials_of
 from ragbandit.shared.model_servers.token_usage import Tokens, add_usage, tokens_of
-from ragbandit.shared.model_servers.told_prices import charged_dollars, told_dollars
+from ragbandit.shared.model_servers.told_prices import charge, told_dollars
 from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import Query, Sent
 
@@ -88,7 +88,7 @@ class EmbeddingsServer:
 
     def __init__(self, options: OpenAiOptions) -> None:
         with rename_errors("embeddings", kind="generator.openai"):
-            check_options(options, model=next(iter(options.token_prices), ""))
+            check_options(options)
             key, headers = checked_key(options), options.headers
         times = {"connect_s": min(5.0, options.read_s), "read_s": options.read_s}
         self._server = connect(base_url=base_url_of(options), key=key, headers=headers, path="/embeddings", **times)
@@ -133,7 +133,7 @@ class EmbeddingsServer:
         if "total" in counts:  # Voyage reports nothing else
             counts.setdefault("read", counts["total"])
         used = tokens_of(counts, read=estimate.read, written=0) or estimate
-        return charged_dollars(told, listed=self.price(used, model=model) if self._prices else None, model=model)
+        return charge(used, told=told, model=model, lists=self._prices).dollars
 
     async def ask(self, fields: Mapping[str, Any]) -> tuple[dict[str, Any], float | None]:
         """Returns (the reply, {} if it is not a JSON object; dollars in its headers or None).

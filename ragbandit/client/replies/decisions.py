@@ -264,6 +264,8 @@ class CostReply(TypedDict):
     """Price of the calls without a price, at the most expensive listed price; `dollars` does not include it."""
     turns: int
     """Further turns of the decision: results of tools, and later requests of its task."""
+    price: dict[str, Any]
+    """How the newest call was priced: by its server ("by"), or the model, row and tier of its list."""
 
 
 class SourceReply(TypedDict):

@@ -2,16 +2,17 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, Required
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, ConfigDict, Field, with_config
+from typing_extensions import TypedDict
 
 from ragbandit.shared.errors import ConfigError, required_module
-from ragbandit.shared.model_servers.fitting.kinds import Kind
 from ragbandit.shared.model_servers.outbound import check_address, check_header_value
-from ragbandit.shared.model_servers.token_usage import MAX_ROWS, PRICES, ROW
+from ragbandit.shared.model_servers.token_usage import HOURS, PRICES, zone_of
 from ragbandit.shared.plugins import check_values
 from ragbandit.shared.reading.input_counts import REPLY
 from ragbandit.shared.texts.redaction import shown_variable
@@ -20,18 +21,60 @@ from ragbandit.shared.texts.redaction import shown_variable
 _Flag = Annotated[bool, Field(strict=True)]
 _Seconds = Annotated[float, Field(strict=True, gt=0)]
 _Dollars = Annotated[float, Field(strict=True, ge=0)]
+#: openai, mistral, deepseek: the vendor's own service. gemini, bedrock: Google's and Amazon's form of chat completions.
+#: anthropic: a server of Anthropic's models. template: a server that fills a model's chat template (vLLM, llama.cpp,
+#: SGLang, Ollama). unknown: any other, for example a proxy in front of several vendors
+Kind = Literal["openai", "anthropic", "mistral", "deepseek", "gemini", "bedrock", "template", "unknown"]
+#: maximum number of rows in a list of prices
+MAX_ROWS: Final = 24
 
 
-def _whole_rows(prices: Sequence[float]) -> Sequence[float]:
-    limits = prices[PRICES::ROW]
-    if len(prices) > PRICES and ((len(prices) - PRICES) % ROW or sorted(set(limits)) != list(limits)):
-        raise ValueError(f"after {PRICES} prices, give rows of {ROW} numbers with rising limits of tokens")
-    return prices
+def _known_zone(name: str) -> str:
+    with suppress(ValueError, LookupError, OSError):
+        zone_of(name)
+        return name
+    raise ValueError(f"this machine has no time zone {name!r:.60}; give one such as UTC or Asia/Shanghai")
 
 
-_Prices = Annotated[
-    Sequence[_Dollars], Field(min_length=2, max_length=PRICES + MAX_ROWS * ROW), AfterValidator(_whole_rows)
-]
+def _known_hours(hours: str) -> str:
+    if all(HOURS.fullmatch(part.strip()) for part in hours.split(",")):
+        return hours
+    raise ValueError("give hours such as 16:30-00:30, or several with commas between them")
+
+
+def reached_rows(rows: Sequence[Any]) -> Sequence[Any]:
+    """Raises ValueError for a row of a list of prices without a condition, or whose calls all meet a later row."""
+    for place, row in enumerate(rows):
+        if not row.keys() & {"above", "tier", "hours"}:
+            raise ValueError("a row needs a condition: above, tier or hours")
+        for later in rows[place + 1 :]:
+            same = all(later.get(name) in (None, row.get(name)) for name in ("tier", "hours", "zone"))
+            if same and later.get("above", 0) <= row.get("above", 0):
+                raise ValueError(f"row {place + 1} is never used: the last row that a call meets counts")
+    return rows
+
+
+@with_config(ConfigDict(extra="forbid", allow_inf_nan=False))
+class PriceRow(TypedDict, total=False):
+    """Prices of the calls that meet the conditions of the row."""
+
+    input: Required[_Dollars]
+    output: Required[_Dollars]
+    cached_input: _Dollars
+    cache_write: _Dollars
+    reasoning: _Dollars
+    cache_write_hour: _Dollars
+    #: the prompt has more tokens, cached ones included
+    above: Annotated[int, Field(strict=True, ge=1)]
+    #: tier of service as the reply names it, in small or capital letters
+    tier: Annotated[str, Field(strict=True, min_length=1, max_length=40)]
+    #: hours of the day at the end of the call
+    hours: Annotated[str, AfterValidator(_known_hours)]
+    #: time zone of `hours`; UTC without one
+    zone: Annotated[str, AfterValidator(_known_zone)]
+
+
+_Prices = Annotated[Sequence[_Dollars], Field(min_length=2, max_length=len(PRICES))]
 
 
 @with_config(ConfigDict(extra="forbid", allow_inf_nan=False))
@@ -96,10 +139,9 @@ class OpenAiOptions:
     #: maximum number of simultaneous requests per worker
     concurrency: Annotated[int, Field(strict=True, ge=1)] = 16
     #: model -> dollars per million tokens, [input, output] or [input, output, cached_input, cache_write, reasoning,
-    #: cache_write_hour], of which the last ones may be left out. After all six, [tokens, input, ..., cache_write_hour]
-    #: for each row of `generator.token_prices.above`.
+    #: cache_write_hour], of which the last ones may be left out.
     #: These prices are for other models with which the server may answer, and for the configured model if
-    #: `generator.token_prices` is not set. Calls of models without prices cost nothing
+    #: `generator.token_prices` is not set
     token_prices: Mapping[str, _Prices] = field(default_factory=dict)
     #: maximum number of tokens that the server's chat template adds
     template_tokens: Annotated[int, Field(strict=True, ge=0)] = 64
@@ -131,7 +173,7 @@ def checked_key(options: OpenAiOptions) -> str | None:
     return key
 
 
-def check_options(options: OpenAiOptions, *, model: str) -> None:
+def check_options(options: OpenAiOptions) -> None:
     """Raises ConfigError for options that cannot be used, or if a package is missing."""
     section = f"generator.{options.provider}"
     for package in options.packages:
@@ -151,6 +193,3 @@ def check_options(options: OpenAiOptions, *, model: str) -> None:
             raise ConfigError("the key does not belong in the headers", field=f"{section}.headers", remedy=remedy)
         described, remedy = f"the value of {name}", "give only the value"
         check_header_value(value, what=described, field=f"{section}.headers", remedy=remedy)
-    if options.token_prices and model not in options.token_prices:
-        remedy = "set generator.token_prices, {input: 0.0, output: 0.0} if it is free"
-        raise ConfigError(f"{model!r} has no price", field=f"{section}.token_prices", remedy=remedy)

@@ -1,15 +1,19 @@
 """Token counts of a call, read under the names that different servers use, and their price."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from datetime import UTC, datetime, tzinfo
+from typing import Any, Final, Literal
 
 #: largest plausible count of one call. Larger counts are ignored
 MAX_TOKENS: Final = 10_000_000
-#: number of prices in a list of prices, and of numbers in each of its rows for longer prompts; maximum number of these
-PRICES: Final = 6
-ROW: Final = PRICES + 1
-MAX_ROWS: Final = 4
+#: names of the prices in a list of prices, in their order
+PRICES: Final = ("input", "output", "cached_input", "cache_write", "reasoning", "cache_write_hour")
+#: hours of a row of a list, such as "16:30-00:30"
+HOURS: Final = re.compile(r"((?:[01]\d|2[0-3]):[0-5]\d)-((?:[01]\d|2[0-3]):[0-5]\d|24:00)")
+#: which price of a call counts if there are two: the one that the server reports, or the listed one
+Preference = Literal["told", "listed"]
 CHARACTERS: Final = 4  #: characters of JSON in English per token, with a usual tokenizer
 #: name of the limit of tokens in responses. `OpenAiOptions.max_tokens_field` names it for the server
 OUTPUT_LIMIT: Final = "max_output_tokens"
@@ -65,27 +69,54 @@ class Tokens:
     #: whether `read` or `written` is an estimate
     estimated: bool = False
 
-    def dollars(self, prices: Sequence[float], *, calls: int = 1) -> float:
+    def dollars(self, prices: Sequence[Any], *, calls: int = 1, tier: str = "", at: float | None = None) -> float:
         """Price of these tokens.
 
-        prices: dollars per million tokens: input, output, cached_input, cache_write, reasoning, cache_write_hour. The
-            last four may be missing. Then cached_input and cache_write cost as much as input, reasoning as much as
-            output, and cache_write_hour twice as much as input, as at Anthropic. After all six, for each limit of
-            prompt tokens, in rising order: the limit, and the six prices of a whole call with a longer prompt
-        calls: number of calls that used the tokens; the row of prices is chosen by their mean prompt
+        prices: dollars per million tokens, in the order of PRICES. The last four may be missing. Then cached_input and
+            cache_write cost as much as input, reasoning as much as output, and cache_write_hour twice as much as input,
+            as at Anthropic. After them the rows, see `met_row`
+        calls: number of calls that used the tokens; the row is chosen by their mean prompt
+        tier, at: see `met_row`
         """
-        for place in range(len(prices) - ROW, PRICES - 1, -ROW):
-            if self.read > prices[place] * max(calls, 1):
-                prices = prices[place + 1 : place + ROW]
-                break
-        prices = prices[:PRICES]
-        of_input, of_output = prices[:2]
-        defaults = (of_input, of_output, of_input, of_input, of_output, 2.0 * of_input)
-        of_cached, of_write, of_thoughts, of_hour = (*prices, *defaults[len(prices) :])[2:]
+        row = met_row(prices, prompt=self.read / max(calls, 1), tier=tier, at=at)
+        named = row or dict(zip(PRICES, (one for one in prices if isinstance(one, int | float)), strict=False))
+        of_input, of_output = named["input"], named["output"]
+        defaults = of_input, of_output, of_input, of_input, of_output, 2.0 * of_input
+        of_cached, of_write, of_thoughts, of_hour = map(named.get, PRICES[2:], defaults[2:])
         thoughts, hour = self.reasoning or 0, self.cache_write_hour
         plain = (self.read - self.cached - self.cache_write) * of_input + (self.written - thoughts) * of_output
         writes = (self.cache_write - hour) * of_write + hour * of_hour
-        return (plain + self.cached * of_cached + writes + thoughts * of_thoughts) / 1e6
+        return float(plain + self.cached * of_cached + writes + thoughts * of_thoughts) / 1e6
+
+
+def met_row(prices: Sequence[Any], *, prompt: float, tier: str, at: float | None) -> Mapping[str, Any] | None:
+    """The last row of a list of prices whose conditions a call meets, see `PriceRow`; None if it meets those of none.
+
+    prompt: tokens of its prompt. tier: tier of service, in small letters. at: time of its end, seconds since 1970; None
+    if it is not known, then no row with hours holds
+    """
+    for row in reversed(prices):
+        if isinstance(row, int | float):
+            break
+        if prompt > row.get("above", -1) and row.get("tier", tier).lower() == tier and _is_within(row, at=at):
+            return row  # type: ignore[no-any-return] # a row of settings, or of a stored correction
+    return None
+
+
+def _is_within(row: Mapping[str, Any], *, at: float | None) -> bool:
+    if at is None or "hours" not in row:
+        return "hours" not in row
+    now = f"{datetime.fromtimestamp(at, zone_of(row.get('zone', 'UTC'))):%H:%M}"
+    return any(
+        start <= now < end or (end <= start and not end <= now < start) for start, end in HOURS.findall(row["hours"])
+    )
+
+
+def zone_of(name: str) -> tzinfo:
+    """The time zone of a name such as Asia/Shanghai. Raises ValueError, KeyError or OSError for another name."""
+    from zoneinfo import ZoneInfo  # it is not needed without such a row
+
+    return UTC if name == "UTC" else ZoneInfo(name)
 
 
 #: a call whose price stands for what a list of prices costs

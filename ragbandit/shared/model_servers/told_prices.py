@@ -1,24 +1,30 @@
-"""Prices of calls that servers report in their replies. Every form is a row of `FORMS`, with the vendor's unit."""
+"""What a call of a model's server costs: by the price that the server reports in its reply, else by a list of prices.
+
+Every form of a reported price is a row of `FORMS`, with the vendor's unit.
+"""
 
 import logging
-from collections.abc import Mapping
+import math
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-from ragbandit.shared.reading.fields import finite_number
+from ragbandit.shared.model_servers.token_usage import PRICES, Preference, Tokens, met_row
+from ragbandit.shared.types import Cost
 
 log = logging.getLogger("ragbandit.prices")
 
-#: largest plausible price of one call, dollars. Larger prices are ignored
+#: largest plausible price of one call, dollars
 MAX_DOLLARS: Final = 1000.0
 #: largest plausible ratio of a reported price to the listed one
 MOST_TIMES: Final = 100.0
-#: longest text that is read as a number, characters
+#: longest text that is read as a number, and longest name of a tier, characters
 _LONGEST: Final = 40
+#: where replies name the tier of service that a call had: OpenAI, Groq and Anthropic, Bedrock, Vertex AI, Gemini
+_TIERS: Final = ("service_tier", "serviceTier", "traffic_type", "trafficType", "x-gemini-service-tier")
 
 #: places of a price: the headers, the reply or one of its chunks, its `usage`, or a message or delta
 Place = Literal["headers", "reply", "usage", "message"]
-#: which price of a call counts if there are two: the one that the server reports, or the listed one
-Preference = Literal["told", "listed"]
 
 
 class PriceForm(NamedTuple):
@@ -61,33 +67,75 @@ _FIELDS: Final = {place: {form.field.partition(".")[0] for form in forms} for pl
 
 
 def told_dollars(source: Mapping[str, Any], *, place: Place) -> float | None:
-    """The price of the call in dollars; None if there is none above 0 in a known form. source: what `place` names."""
+    """The price of the call in dollars; None if there is none in a known form, or 0. It may be implausible: above
+    MAX_DOLLARS, below 0 or not finite. source: what `place` names.
+    """
     if place != "headers" and _FIELDS[place].isdisjoint(source):
         return None
+    implausible = None
     for form in _BY_PLACE[place]:
         if form.dollars_if is not None and _value(source, form.dollars_if[0]) != form.dollars_if[1]:
             continue
         amount = _number(_value(source, form.field))
         if form.own_key and source.get("is_byok") is True:
-            amount += _number(_value(source, form.own_key))
-        if 0.0 < (dollars := amount / form.per_dollar) <= MAX_DOLLARS:
+            amount += max(0.0, _number(_value(source, form.own_key)))
+        dollars = amount / form.per_dollar
+        if 0.0 < dollars <= MAX_DOLLARS:
             return dollars
-    return None
+        implausible = dollars or implausible
+    return implausible
 
 
-def charged_dollars(
-    told: float | None, *, listed: float | None, prefers: Preference = "told", model: str = "a model"
-) -> float:
-    """The price that is booked. told: the server's price; listed: the tokens' price; None without a price. model: for
-    the log. A told price above MOST_TIMES the listed price does not count, unless the listed price is 0.
+def named_tier(source: Mapping[str, Any]) -> str:
+    """The tier of service that the headers, the reply or its usage names, in small letters; "" if it names none."""
+    if source.get("speed") == "fast":  # Anthropic
+        return "fast"
+    named = (value for name in _TIERS if isinstance(value := source.get(name), str))
+    return next(named, "").strip().lower()[:_LONGEST]
+
+
+def charge(
+    tokens: Tokens,
+    *,
+    told: float | None,
+    model: str,
+    lists: Mapping[str, Sequence[Any]],
+    named: str | None = None,
+    tier: str = "",
+    prefers: Preference = "told",
+    assumed: Sequence[Any] = (),
+) -> Cost:
+    """The tokens, the dollars and the price of a call that ends now.
+
+    A told price counts unless it is implausible, which is also above MOST_TIMES a listed price above 0, or unless the
+    list is preferred.
+
+    told: see `told_dollars`. lists: model -> listed prices. model: the configured model. named: the model by the reply
+    tier: see `named_tier`. assumed: prices that are assumed for a call without a price; () for none
     """
-    if listed is None or told is None:
-        return told or listed or 0.0
-    if 0.0 < MOST_TIMES * listed < told:
-        message = "the server of %s told $%g for a call that costs $%g by token_prices: the list counts"
-        log.warning(message, model, told, listed)
-        return listed
-    return listed if prefers == "listed" else told
+    listing = named if named is not None and named in lists else model
+    prices, at = lists.get(listing), time.time()
+    price: dict[str, Any] = {"tier": tier} if tier else {}
+    listed = None if prices is None else tokens.dollars(prices, tier=tier, at=at)
+    is_plausible = told is not None and 0.0 < told <= MAX_DOLLARS and not 0.0 < MOST_TIMES * (listed or 0.0) < told
+    if told is not None and not is_plausible:
+        log.warning("the server of %s told $%g for a call, which is implausible: it does not count", model, told)
+        price["refused"] = f"{told:g}"
+    is_told = is_plausible and (listed is None or prefers == "told")
+    row = None if is_told else met_row(prices or (), prompt=tokens.read, tier=tier, at=at)
+    price |= {"by": "told"} if is_told else {} if listing == model else {"model": listing}
+    price |= {} if row is None else {"row": {name: row[name] for name in row if name not in PRICES}}
+    is_assumed = not is_told and prices is None and len(assumed) > 0
+    return Cost(
+        prompt_tokens=tokens.read,
+        completion_tokens=tokens.written,
+        cached_tokens=tokens.cached,
+        cache_write_tokens=tokens.cache_write,
+        reasoning_tokens=tokens.reasoning or 0,
+        dollars=(told if is_told else listed) or 0.0,
+        assumed_dollars=tokens.dollars(assumed, tier=tier, at=at) if is_assumed else 0.0,
+        price=price,
+    )
 
 
 def _value(source: Mapping[str, Any], field: str) -> Any:
@@ -100,7 +148,13 @@ def _value(source: Mapping[str, Any], field: str) -> Any:
 
 
 def _number(value: Any) -> float:
-    """A number, which may be text; 0.0 for anything else, also below 0."""
-    if isinstance(value, str) and (not value.isascii() or "_" in value or len(value.strip()) > _LONGEST):
+    """A number, which may be text, or not finite; 0.0 for anything else."""
+    is_text = isinstance(value, str)
+    if is_text and (not value.isascii() or "_" in value or len(value.strip()) > _LONGEST):
         return 0.0
-    return max(0.0, finite_number(value) or 0.0)
+    try:
+        return float(value) if is_text or (isinstance(value, int | float) and not isinstance(value, bool)) else 0.0
+    except ValueError:
+        return 0.0
+    except OverflowError:
+        return math.inf

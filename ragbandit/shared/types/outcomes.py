@@ -67,9 +67,12 @@ class Cost:
     assumed_dollars: float = 0.0
     #: further turns of a decision: results of tools, and later requests of a task
     turns: int = 0
+    #: how the newest priced call was priced, as far as it differs from the list of its model: {"by": "told"} by its
+    #: server, "model" and "row" of the list (its conditions), "tier" of service, and a told price that was "refused"
+    price: Mapping[str, Json] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
+        for name in AMOUNTS:
             amount = getattr(self, name)
             if not 0 <= amount <= MAX_AMOUNT:
                 object.__setattr__(self, name, type(amount)(MAX_AMOUNT if amount > 0 else 0))
@@ -80,7 +83,12 @@ class Cost:
         return self.dollars + self.assumed_dollars
 
     def __add__(self, other: "Cost") -> "Cost":
-        return Cost(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
+        sums = {name: getattr(self, name) + getattr(other, name) for name in AMOUNTS}
+        return Cost(**sums, price=other.price or self.price)
+
+
+#: fields of a cost that are numbers
+AMOUNTS: Final = tuple(field.name for field in fields(Cost) if field.name != "price")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -240,7 +248,7 @@ class StatusNote:
 
 
 #: fields of a cost that callers and arms may report, and that a reward may price
-REPORTED_COSTS: Final = tuple(field.name for field in fields(Cost) if field.name != "assumed_dollars")
+REPORTED_COSTS: Final = tuple(name for name in AMOUNTS if name != "assumed_dollars")
 COST_TERMS = ("steps", *REPORTED_COSTS)
 
 

@@ -6,10 +6,10 @@ from contextlib import suppress
 from typing import Any, Final
 
 from ragbandit.router.offline.logs import cells
-from ragbandit.shared.types import Cost
+from ragbandit.shared.types import AMOUNTS
 
 #: keys with costs by arm. "seconds" must come after the longer names, see `nest_columns`
-COSTS: Final = ("steps", "cost", *sorted(Cost.__dataclass_fields__, reverse=True), "seconds")
+COSTS: Final = ("steps", "cost", *sorted(AMOUNTS, reverse=True), "seconds")
 #: key with another measure of quality by arm, as `ragbandit.router.learning.reward.judged` names it -> its head in the
 #: papers' tables
 MEASURES: Final = {

@@ -14,9 +14,11 @@ from ragbandit.router.reporting.status import learning_of
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.deciding.steps import all_steps
 from ragbandit.router.serving.explanations.shares import share_sentences
+from ragbandit.router.serving.setup.estimates import OWN_COSTS
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.shared.additions import arm_parts
 from ragbandit.shared.texts.formats import moment
 from ragbandit.shared.types import (
     IMPORTED,
@@ -25,6 +27,7 @@ from ragbandit.shared.types import (
     Decision,
     DecisionId,
     Json,
+    Outcome,
     SafeStart,
     TaskTurn,
     UntriedArms,
@@ -83,6 +86,8 @@ class Explanation:
     """Why this arm was chosen, in sentences, the main reason first."""
     progress: str
     """Whether the decision was learned, or what it waits for."""
+    price: str | None
+    """By which price its dollars were booked, in a few words; null without dollars."""
     arms: tuple[ArmChance, ...]
     """The offered arms, in the order of the draw."""
     draw: DrawShown
@@ -127,6 +132,7 @@ def explain(
         chosen=choice_words(decision),
         reasons=reasons,
         progress=state_sentence(record, rule=rule, now=time.time() if now is None else now),
+        price=None if record.outcome is None else booked_price(record.outcome),
         arms=arms,
         draw=draw,
         record=record,
@@ -203,7 +209,28 @@ def amounts_in_words(amounts: Mapping[str, float]) -> dict[str, float]:
     first, so the two amounts have different names.
     """
     named = {"turns": "later turns"}
-    return {named.get(name, name.replace("_", " ")): amount for name, amount in amounts.items() if amount}
+    return {
+        named.get(name, name.replace("_", " ")): amounts[name] for name in amounts if name != "price" and amounts[name]
+    }
+
+
+def booked_price(outcome: Outcome) -> str | None:
+    """By which price the dollars of an outcome were booked; of several calls, the newest. None without dollars."""
+    price, made_by = outcome.cost.price, outcome.made_by
+    model = made_by.get("generator") if made_by.get("arm") not in arm_parts() else "the model of its part"
+    words, row, refused = f"token_prices of {price.get('model', model)}", price.get("row"), price.get("refused")
+    if isinstance(row, dict):
+        named = {"above": "prompts above {above} tokens", "tier": "the tier {tier}", "hours": "{hours} {zone}"}
+        conditions = " and ".join(text for name, text in named.items() if name in row)
+        words += f", the row for {conditions.format_map({'zone': 'UTC', **row})}"
+    if outcome.cost.assumed_dollars:
+        words = "none: the most expensive listed price is assumed"
+    elif price.get("by") == "told":
+        words = "told by the model's server"
+    elif outcome.run_by == "caller" or made_by.get("arm") in OWN_COSTS:
+        words = "reported with the answer"
+    words += f" (its server told ${refused}, which is implausible and does not count)" if refused else ""
+    return words if outcome.cost.charged_dollars else None
 
 
 def choice_words(decision: Decision) -> str:

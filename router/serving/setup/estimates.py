@@ -8,17 +8,18 @@ from ragbandit.router.config.named_sections import DEFAULT, section_of
 from ragbandit.router.config.sections import GeneratorSettings, assumed_prices
 from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
 from ragbandit.shared.additions import arm_parts
+from ragbandit.shared.model_servers.told_prices import named_tier
 
 #: the arms that workers run -> their params
 Arms = Mapping[str, Mapping[str, Any]]
 
-#: classes of arms that ask no generator
-_OWN_COSTS: Final = frozenset({"http", "callable"})
+#: classes of arms that ask no generator, and report their own dollars
+OWN_COSTS: Final = frozenset({"http", "callable"})
 
 
-def prices_of_arms(arms: Arms, *, generators: Mapping[str, GeneratorSettings]) -> dict[str, Sequence[float]]:
+def prices_of_arms(arms: Arms, *, generators: Mapping[str, GeneratorSettings]) -> dict[str, Sequence[Any]]:
     """Arm -> dollars per million tokens of its model, without arms that have no price."""
-    prices: dict[str, Sequence[float]] = {}
+    prices: dict[str, Sequence[Any]] = {}
     for arm, params in arms.items():
         name = params.get("generator", DEFAULT)
         generator = generators.get(name) if isinstance(name, str) else None
@@ -31,7 +32,7 @@ def prices_of_arms(arms: Arms, *, generators: Mapping[str, GeneratorSettings]) -
 def unpriced_arms(arms: Arms, *, generators: Mapping[str, GeneratorSettings]) -> dict[str, list[str]]:
     """Section of a generator without listed prices -> the arms that our workers run with it.
 
-    A model in our process costs no dollars, and arms of the classes in _OWN_COSTS report their own cost.
+    A model in our process costs no dollars, and arms of the classes in OWN_COSTS report their own cost.
     """
     unpriced: dict[str, list[str]] = {}
     for arm, params in arms.items():
@@ -54,15 +55,18 @@ def _generators_of(arm: str, params: Mapping[str, Any], *, arms: Arms, around: S
             if isinstance(chosen, dict):
                 names |= _generators_of(str(part), chosen, arms=arms, around=around | {arm})
         return names
-    is_own = kind in _OWN_COSTS or ":" in kind
+    is_own = kind in OWN_COSTS or ":" in kind
     return {str(named)} if named is not None else set[str]() if is_own else {DEFAULT}
 
 
 def expected_dollars(arms: Arms, *, generators: Mapping[str, GeneratorSettings]) -> ExpectedDollars:
     """Expected dollars of answers, for the arms that workers run."""
     prices = prices_of_arms(arms, generators=generators)
-    models = {arm: generators[arms[arm].get("generator", DEFAULT)].model for arm in prices}
+    asked = {arm: generators[arms[arm].get("generator", DEFAULT)] for arm in prices}
+    models = {arm: generator.model for arm, generator in asked.items()}
+    tiers = {arm: named_tier(one.server.fields) for arm, one in asked.items() if one.server is not None}
     unpriced = chain.from_iterable(unpriced_arms(arms, generators=generators).values())
     searching = [arm for arm, params in arms.items() if params.get("class", arm) != "model"]
     assumed = assumed_prices(generators)
-    return ExpectedDollars(prices=prices, models=models, unpriced=[*unpriced], assumed=assumed, searching=searching)
+    more: Any = {"assumed": assumed, "searching": searching, "tiers": tiers}
+    return ExpectedDollars(prices=prices, models=models, unpriced=[*unpriced], **more)

@@ -50,7 +50,7 @@ class Correction:
     until: float | None = None
     dollars: float | None = None
     factor: float | None = None
-    prices: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
+    prices: Mapping[str, Mapping[str, Sequence[Any]]] = field(default_factory=dict)
 
     def covers(self, *, decision_id: str, arm: str, made_by: Mapping[str, Any], made_at: float) -> bool:
         return (
@@ -61,16 +61,17 @@ class Correction:
             and (self.until is None or made_at < self.until)
         )
 
-    def dollars_of(self, cost: Cost, *, arm: str, model: object) -> float | None:
+    def dollars_of(self, cost: Cost, *, arm: str, model: object, at: float) -> float | None:
         """The right dollars of an outcome that is covered; None if there is no price for its tokens.
 
-        A factor leaves an outcome as it is whose calls have no price.
+        A factor leaves an outcome as it is whose calls have no price. at: end of the run, seconds since 1970
         """
         if self.dollars is not None:
             return self.dollars
         if self.factor is not None:
             return None if cost.assumed_dollars else cost.dollars * self.factor
-        price = self.prices.get(arm, {}).get(str(model))
+        lists = self.prices.get(arm, {})
+        prices = lists.get(str(cost.price.get("model")), lists.get(str(model)))
         tokens = Tokens(
             read=cost.prompt_tokens,
             written=cost.completion_tokens,
@@ -78,7 +79,8 @@ class Correction:
             cache_write=cost.cache_write_tokens,
             reasoning=cost.reasoning_tokens,
         )
-        return None if price is None else tokens.dollars(price, calls=cost.llm_calls)
+        tier = str(cost.price.get("tier", ""))
+        return None if prices is None else tokens.dollars(prices, calls=cost.llm_calls, tier=tier, at=at)
 
 
 def generators_of(made_by: Mapping[str, Any]) -> set[str]:
@@ -112,7 +114,7 @@ class Corrections:
         """The cost of an outcome with the right dollars."""
         for rule in self.rules:
             if rule.covers(decision_id=decision_id, arm=arm, made_by=made_by, made_at=made_at):
-                dollars = rule.dollars_of(cost, arm=arm, model=made_by.get("generator"))
+                dollars = rule.dollars_of(cost, arm=arm, model=made_by.get("generator"), at=made_at)
                 cost = cost if dollars is None else replace(cost, dollars=dollars, assumed_dollars=0.0)
         return cost
 
@@ -157,7 +159,7 @@ def changes_of(database: Database, new: Correction, *, label: str, now: float) -
         if not new.covers(**facts):
             continue
         before = earlier.cost(own_cost(row["cost"]), **facts)
-        dollars = new.dollars_of(before, arm=row["arm"], model=made_by.get("generator"))
+        dollars = new.dollars_of(before, arm=row["arm"], model=made_by.get("generator"), at=row["made_at"])
         if dollars is None:
             changes.unpriced += 1
         elif dollars != before.dollars or before.assumed_dollars:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.bulk_insert import run_statement
@@ -42,20 +42,19 @@ class ExpectedDollars:
     def __init__(
         self,
         *,
-        prices: Mapping[str, Sequence[float]] = MappingProxyType({}),
+        prices: Mapping[str, Sequence[Any]] = MappingProxyType({}),
         models: Mapping[str, str] = MappingProxyType({}),
         unpriced: Collection[str] = (),
-        assumed: Sequence[float] = (),
+        assumed: Sequence[Any] = (),
         searching: Collection[str] = (),
+        tiers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """prices: arm -> listed dollars per million tokens. models: arm -> name of its present model. unpriced: arms
         that ask a server without a listed price. assumed: prices of these; () for none. searching: arms whose prompts
-        have more than the question
+        have more than the question. tiers: arm -> tier of service for which its generator always asks
         """
-        self._prices, self._models, self._assumed = prices, models, assumed
+        self._prices, self._models, self._assumed, self._tiers = prices, models, assumed, tiers
         self.unpriced, self._searching = frozenset(unpriced), frozenset(searching)
-        #: arm -> dollars of a usual call at its listed price
-        self._listed = {arm: USUAL_CALL.dollars(price) for arm, price in prices.items()}
         self._read_at = -math.inf
         #: (mean dollars, mean steps)
         self._means: dict[_Key, tuple[float, float]] = {}
@@ -64,15 +63,18 @@ class ExpectedDollars:
     def of(self, arm: str, *, tenant: str) -> float | None:
         """None if the price is unknown."""
         mean = self._mean(arm, tenant=tenant)
-        is_known = mean is not None and (mean[0] > 0.0 or arm in self._listed)
-        return mean[0] if mean is not None and is_known else self._listed.get(arm)
+        price = self._prices.get(arm)
+        if mean is not None and (mean[0] > 0.0 or price is not None):
+            return mean[0]
+        return None if price is None else USUAL_CALL.dollars(price, tier=self._tiers.get(arm, ""), at=time.time())
 
     def estimate(self, decision: Decision) -> float:
         """Estimated dollars of one call of the arm's model by a worker, for what limits count until the outcome comes.
 
         The call has the prompt's estimated tokens (those of USUAL_CALL for arms that search), and as many tokens of an
-        answer as the request allows, at most those of USUAL_CALL. An arm whose calls have no listed price, and no
-        known price either, is estimated at the assumed prices. 0.0 without a price.
+        answer as the request allows, at most those of USUAL_CALL, and counts at the row of its list that it would meet
+        now. An arm whose calls have no listed price, and no known price either, is estimated at the assumed prices. 0.0
+        without a price.
         """
         arm, query = decision.arm, decision.query
         price = self._prices.get(arm)
@@ -85,7 +87,8 @@ class ExpectedDollars:
         if arm in self._searching:
             read = max(read, USUAL_CALL.read)
         written = min([USUAL_CALL.written, *token_limits(query.conversation).values()])
-        return Tokens(read=read, written=written).dollars(price)
+        tier = self._tiers.get(arm) or (arm not in self._searching and query.conversation.fields.get("service_tier"))
+        return Tokens(read=read, written=written).dollars(price, tier=str(tier or "").lower(), at=decision.made_at)
 
     def rank(self, arm: str, *, tenant: str) -> tuple[bool, bool, float, float]:
         """A key that sorts arms, the cheapest first; of arms that cost the same, the arm with fewer steps first. Arms

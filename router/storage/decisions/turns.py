@@ -155,7 +155,7 @@ def add_turns(
             outcome,
             decision_id=first,
             trace=(*before.trace, note, *outcome.trace)[:_MOST_EVENTS],
-            cost=before.cost + outcome.cost + Cost(turns=1),
+            cost=replace(before.cost + outcome.cost + Cost(turns=1), price=before.cost.price),
             steps=before.steps + outcome.steps,
         )
         if not is_result:

@@ -3,7 +3,7 @@
 import json
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from functools import lru_cache
 from itertools import compress
 from operator import attrgetter
@@ -17,6 +17,7 @@ from ragbandit.router.storage.sql.tables import outcomes
 from ragbandit.shared.dialects.chat.message_parts import LARGE
 from ragbandit.shared.types import (
     ABANDONED,
+    AMOUNTS,
     CANCELLED,
     CUT,
     DIED,
@@ -135,7 +136,7 @@ def cost_json(cost: Cost) -> str:
 def own_cost(text: str) -> Cost:
     """The cost without the part of later turns, which have their own outcomes."""
     whole, later = cost_value(text), json_object(text).get(LATER)
-    return Cost(**{name: amount - later.get(name, 0) for name, amount in asdict(whole).items()}) if later else whole
+    return replace(whole, **{name: getattr(whole, name) - later.get(name, 0) for name in AMOUNTS}) if later else whole
 
 
 def with_added(cost: str, *, key: str, added: Cost) -> str:

@@ -2,15 +2,18 @@
 
 import time
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.operation.findings import findings_of_store
+from ragbandit.router.operation.findings import findings_of_store, month_report
 from ragbandit.router.operation.price_findings import findings_of_prices
 from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.serving.setup.estimates import expected_dollars, unpriced_arms
-from ragbandit.shared.types import Query
+from ragbandit.shared.model_servers.token_usage import Tokens
+from ragbandit.shared.texts.token_estimates import estimated_tokens
+from ragbandit.shared.types import Conversation, Query
 from tests.support.examples import made_decision
 
 PRICED = {"input": 1.0, "output": 2.0}
@@ -113,12 +116,13 @@ def test_a_reward_of_steps_over_arms_that_take_steps():
     assert lines(made(arms={"a": {"class": "model"}, "single_step": {}})) == []
 
 
-def answered(world, arm, *, count, cost):
-    """Answers of an arm that our workers ran, each with this cost."""
+def answered(world, arm, *, count, cost, price=MappingProxyType({})):
+    """Answers of an arm that our workers ran, each with this cost, which was priced so."""
     for _ in range(count):
         decision = world.router.submit(Query(text="q", arms=(arm,)), run_by="worker").result(30)
         outcome = make_outcome(decision_id=decision.id, now=world.now, status="answered", answer="Paris", cost=cost)
-        world.store.add_outcome(replace(outcome, run_by="worker", made_by={"generator": "m"}))
+        given = replace(outcome.cost, price=dict(price))
+        world.store.add_outcome(replace(outcome, run_by="worker", made_by={"generator": "m"}, cost=given))
 
 
 def differing(world, settings):
@@ -143,6 +147,34 @@ def test_an_arm_without_a_price_is_reserved_at_the_highest_listed_price(make_wor
     assert estimate(decision) == 0.0  # the mean of its answers counts instead
 
 
+@pytest.mark.parametrize(
+    ("asked", "always", "at", "times"),
+    [
+        ({}, {}, 0.0, 1.0),
+        ({"service_tier": "Flex"}, {}, 0.0, 0.5),
+        ({"service_tier": "flex"}, {"service_tier": "priority"}, 0.0, 2.0),
+        ({}, {"service_tier": "priority"}, 0.0, 2.0),
+        ({"service_tier": 7}, {}, 0.0, 1.0),
+        ({}, {}, 20 * 3600.0, 0.25),
+    ],
+    ids=["base", "of the request", "the generator's own wins", "of the generator", "no name", "hours"],
+)
+def test_an_estimate_counts_at_the_row_that_the_request_would_meet(asked, always, at, times):
+    """Estimates know the tier that the request or the generator asks for, and the time of the decision."""
+    rows = [
+        {"tier": name, "input": factor, "output": 2.0 * factor} for name, factor in (("flex", 0.5), ("priority", 2))
+    ]
+    rows.append({"hours": "18:00-24:00", "input": 0.25, "output": 0.5})
+    generator = server({"input": 1.0, "output": 2.0, "rows": rows})
+    generator["openai"]["fields"] = always
+    given = made(generator=generator, generators={}, arms={"a": {"class": "model"}})
+    expected = expected_dollars(given.worker_arms, generators=given.named_generators)
+    chat = Conversation(fields={"messages": [{"role": "user", "content": "Who?"}], **asked})
+    decision = made_decision(arm="a", query=Query(text="Who?", conversation=chat), run_by="worker", made_at=at)
+    usual = Tokens(read=estimated_tokens("Who?") + 1, written=1000).dollars((1.0, 2.0))
+    assert expected.estimate(decision) == pytest.approx(times * usual)
+
+
 @pytest.mark.parametrize(("dollars", "found"), [(0.0012, 1), (0.00105, 0), (0.0008, 1)])
 def test_a_booked_price_that_differs_from_the_list(make_world, dollars, found):
     """More than a tenth above or below the list is a finding, from ten answers on."""
@@ -155,3 +187,25 @@ def test_a_booked_price_that_differs_from_the_list(make_world, dollars, found):
     told = differing(world, settings)
     assert len(told) == found
     assert all("the newest 10 answers of a cost $0.0" in line and "$0.01 by the list" in line for line in told)
+
+
+def test_a_told_price_that_differs_counts_for_arms_that_search_too(make_world):
+    """Dollars of an arm that searches may contain its search, so its answers count if the price is the server's."""
+    world = make_world(arms={"single_step": {}})
+    settings = made(arms={"single_step": {}})
+    tokens = {"prompt_tokens": 800, "completion_tokens": 100, "llm_calls": 2}
+    answered(world, "single_step", count=10, cost=tokens | {"dollars": 0.003})
+    assert differing(world, settings) == []
+    answered(world, "single_step", count=10, cost=tokens | {"dollars": 0.003}, price={"by": "told"})
+    assert len(differing(world, settings)) == 1
+
+
+def test_an_implausible_told_price_is_named(make_world):
+    """`status`, `validate` and `report` name the arm whose server reported a price that does not count."""
+    world = make_world(arms={"a": {"class": "no_retrieval"}})
+    answered(world, "a", count=2, cost={"dollars": 0.001}, price={"refused": "5"})
+    answered(world, "a", count=1, cost={"dollars": 0.001}, price={"refused": "nan"})
+    found = findings_of_store(world.database, settings=world.settings, now=time.time())
+    assert ["$nan" in one.line for one in found if one.about == "arms.a"] == [True]
+    shown = month_report(world.database, settings=world.settings, now=world.now + 1.0)
+    assert any("implausible price, which does not count, for 3 answers of a" in note for note in shown.notes)

@@ -172,6 +172,35 @@ def test_a_price_that_the_server_tells_is_charged(stream, usage, more, headers, 
     assert done.dollars == pytest.approx(dollars)
 
 
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("named", "price", "dollars"),
+    [
+        ({"service_tier": "default"}, {"tier": "default"}, 12),
+        ({"service_tier": "Flex"}, {"tier": "flex", "row": {"tier": "flex"}}, 6),
+        ({"usage": COUNTS | {"service_tier": "flex"}}, {"tier": "flex", "row": {"tier": "flex"}}, 6),
+        ({"model": "other"}, {"model": "other"}, 24),
+        ({"model": "gpt-2026-11-30"}, {}, 12),
+    ],
+)
+def test_the_tier_and_the_model_that_the_reply_names_choose_the_price(stream, named, price, dollars):
+    """Whole and streamed; the completion says by which list and row it is priced."""
+    prices = {"input": 1e6, "output": 1e6, "rows": [{"tier": "flex", "input": 5e5, "output": 5e5}]}
+
+    async def once():
+        try:
+            return await generator.complete(Request(prompt=Prompt(instructions="", body="Where?"), max_tokens=8))
+        finally:
+            await generator.close()
+
+    with ScriptedServer([Reply(text="Paris", changes={"usage": COUNTS} | named)]) as server:
+        options = {"base_url": server.url, "stream": stream, "token_prices": {"other": [2e6, 2e6]}}
+        given = {"name": "openai", "model": "gpt", "openai": options, "token_prices": prices}
+        generator = make_generator(GeneratorSettings.model_validate(given))
+        done = asyncio.run(asyncio.wait_for(once(), 20))
+    assert (done.dollars, done.price) == (pytest.approx(dollars), price)
+
+
 @pytest.mark.parametrize(("prices", "dollars"), [("told", 0.5), ("listed", 12 * 0.01)])
 def test_a_list_may_win_over_what_the_server_tells(prices, dollars):
     """With `prices: listed` the tokens are priced by the list, though the server reports a price."""
@@ -223,7 +252,6 @@ def test_counts_are_bounds():
         ({"headers": {"authorization": "Bearer x"}}, {}, "headers", None),
         ({"concurrency": 0}, {}, "concurrency", None),
         ({"retries": -1}, {}, "retries", None),
-        ({"token_prices": {"other": (1.0, 1.0)}}, {}, "token_prices", None),
         ({}, {"OPENAI_API_KEY": "hunter2\n"}, "api_key_env", "OPENAI_API_KEY contains"),
         (
             {"headers": {"X-Team": "blue", "x-api-key": "hunter2\nkey"}},

@@ -1,7 +1,7 @@
 """A wrong price is taken back: sums of spending, what is learned afterwards, and a ledger that is learned again."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -16,9 +16,10 @@ from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.access.corrections import Correction, corrections_of
 from ragbandit.router.storage.access.reservations import no_reservation, settle
 from ragbandit.router.storage.access.spending import KEPT_DAYS, OTHER, UNIT, Spender, forget_spending, read_spending
+from ragbandit.router.storage.rows.conversion import of_known
 from ragbandit.router.storage.sql.tables import counters
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import Cost
+from ragbandit.shared.types import Cost, Query
 from ragbandit.workers.setup.generators import prices_by_arm
 from tests.support.audits import assert_compared, verified
 from tests.support.command import run
@@ -224,9 +225,45 @@ def test_which_arms_have_a_price_of_tokens(settings):
 def test_an_answer_of_several_calls_is_repriced_by_their_mean_prompt():
     """No call passed the limit of long prompts, though all their tokens together do."""
     prices = TokenPrices.model_validate(
-        {"input": 1.0, "output": 2.0, "above": [{"tokens": 1000, "input": 9.0, "output": 9.0}]}
+        {"input": 1.0, "output": 2.0, "rows": [{"above": 1000, "input": 9.0, "output": 9.0}]}
     )
     rule = Correction(prices={"a": {"m": prices.in_order}})
     calls = {"prompt_tokens": 3000, "completion_tokens": 100}
-    assert rule.dollars_of(Cost(**calls, llm_calls=3), arm="a", model="m") == pytest.approx(3200 / 1e6)
-    assert rule.dollars_of(Cost(**calls, llm_calls=1), arm="a", model="m") == pytest.approx(3100 * 9 / 1e6)
+    assert rule.dollars_of(Cost(**calls, llm_calls=3), arm="a", model="m", at=0.0) == pytest.approx(3200 / 1e6)
+    assert rule.dollars_of(Cost(**calls, llm_calls=1), arm="a", model="m", at=0.0) == pytest.approx(3100 * 9 / 1e6)
+
+
+@pytest.mark.parametrize(
+    ("price", "hour", "dollars"),
+    [
+        ({}, 12, 3100),
+        ({"tier": "flex", "by": "told"}, 12, 310),
+        ({"tier": "priority"}, 12, 3100),
+        ({}, 20, 31),
+        ({"model": "n"}, 12, 31000),
+        ({"model": "left"}, 12, 3100),
+    ],
+    ids=["base", "tier", "another tier", "hours", "another model", "a model without a list"],
+)
+def test_an_answer_is_repriced_by_its_tier_its_time_and_its_model(price, hour, dollars):
+    """Conditions hold at reprice as they held at the call, and rules that are stored and read again price the same."""
+    rows = [{"tier": "flex", "input": 0.1, "output": 0.1}, {"hours": "18:00-06:00", "input": 0.01, "output": 0.01}]
+    lists = {"m": TokenPrices.model_validate({"input": 1.0, "output": 1.0, "rows": rows}).in_order, "n": (10.0, 10.0)}
+    rule = of_known(Correction, json.loads(json.dumps(asdict(Correction(prices={"a": lists})))))
+    cost = Cost(prompt_tokens=3000, completion_tokens=100, llm_calls=1, price=price)
+    assert rule.dollars_of(cost, arm="a", model="m", at=hour * 3600.0) == pytest.approx(dollars / 1e6)
+
+
+def test_a_tier_is_stored_with_the_cost_and_counts_at_reprice(make_world):
+    """An outcome keeps the tier of its call; `data reprice` and the report use its row, and the store verifies."""
+    world = make_world(now=NOON)
+    decision = world.router.submit(Query(text="q?"), run_by="worker").result(30)
+    made = make_outcome(decision_id=decision.id, now=world.now, status="answered", answer="Paris")
+    cost = Cost(prompt_tokens=1000, llm_calls=1, dollars=0.5, price={"tier": "flex", "by": "told"})
+    world.store.add_outcome(replace(made, run_by="worker", made_by={"arm": "x", "generator": "m"}, cost=cost))
+    assert world.store.record(decision.id).outcome.cost == cost
+    rows = [1.0, 1.0, {"tier": "flex", "input": 0.5, "output": 0.5}]
+    given = {"learn": None, "dry_run": False, "reason": "a test", "actor": "me", "now": world.now}
+    done = reprice(world.ledger, Correction(arm=decision.arm, prices={decision.arm: {"m": rows}}), **given)
+    assert (done["outcomes"], done["dollars_after"]) == (1, 0.0005)
+    assert world.router.verify(deep=True).ok

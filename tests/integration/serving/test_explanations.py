@@ -7,9 +7,9 @@ import pytest
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.monitoring.diagnosis import STARVED
 from ragbandit.router.serving.checks.reports import make_outcome
-from ragbandit.router.serving.explanations.explain import choice_words, explain
+from ragbandit.router.serving.explanations.explain import booked_price, choice_words, explain
 from ragbandit.router.storage.erasure import Selection, erase
-from ragbandit.shared.types import ERASED, Continues, Generated, Loop, Query, Retrieved, Round, Source
+from ragbandit.shared.types import ERASED, Continues, Cost, Generated, Loop, Query, Retrieved, Round, Source
 from tests.conftest import on_sqlite
 
 SECRET = "Zygmunt-Przybylski"
@@ -206,3 +206,44 @@ def test_how_far_its_policy_has_learned(world):
     world.feedback(last, reward=0.5)
     world.learn()
     assert world.router.status().learning.state != "starved"
+
+
+ROW = {"above": 200000, "tier": "flex", "hours": "16:30-00:30"}
+
+
+@pytest.mark.parametrize(
+    ("cost", "made_by", "words"),
+    [
+        ({"dollars": 0.1}, {}, "token_prices of m"),
+        ({"dollars": 0.1, "price": {"by": "told"}}, {}, "told by the model's server"),
+        ({"assumed_dollars": 0.1}, {}, "none: the most expensive listed price is assumed"),
+        (
+            {"dollars": 0.1, "price": {"model": "n", "row": {"tier": "flex"}}},
+            {},
+            "token_prices of n, the row for the tier flex",
+        ),
+        (
+            {"dollars": 0.1, "price": {"row": ROW}},
+            {},
+            "token_prices of m, the row for prompts above 200000 tokens and the tier flex and 16:30-00:30 UTC",
+        ),
+        (
+            {"dollars": 0.1, "price": {"refused": "5"}},
+            {},
+            "token_prices of m (its server told $5, which is implausible and does not count)",
+        ),
+        ({"dollars": 0.1}, {"arm": "http"}, "reported with the answer"),
+        ({"dollars": 0.1}, {"arm": "cascade"}, "token_prices of the model of its part"),
+        ({}, {}, None),
+    ],
+)
+def test_by_which_price_an_answer_was_booked(world, cost, made_by, words):
+    """The explanation names the list and its row, the server that reported the price, or says that it is assumed."""
+    decision = world.route("Who wrote Dracula?", ours=True)
+    made = make_outcome(decision_id=decision.id, now=world.now, status="answered", answer="Bram Stoker")
+    by = {"arm": "single_step", "generator": "m"} | made_by
+    world.store.add_outcome(replace(made, run_by="worker", made_by=by, cost=Cost(**cost)))
+    explained = told(world, decision)
+    assert explained.price == words
+    reported = replace(explained.record.outcome, run_by="caller", cost=Cost(dollars=0.1))
+    assert booked_price(reported) == "reported with the answer"

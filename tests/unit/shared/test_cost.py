@@ -1,12 +1,11 @@
 """Costs have one set of bounds for all reporters."""
 
 import math
-from dataclasses import asdict
 
 import pytest
 
 from ragbandit.router.learning.reward import cost_of_terms
-from ragbandit.shared.types import COST_TERMS, MAX_AMOUNT, Cost
+from ragbandit.shared.types import AMOUNTS, COST_TERMS, MAX_AMOUNT, Cost
 
 
 @pytest.mark.parametrize(
@@ -20,7 +19,7 @@ def test_no_amount_of_a_cost_is_below_0_or_beyond_the_cap(amount, expected):
 
 def test_no_cost_raises_a_reward():
     """The cost of an answer is at least 0, whatever its counts are, so a reward is at most its quality."""
-    below = Cost(**dict.fromkeys(asdict(Cost()), -(10**6)))
+    below = Cost(**dict.fromkeys(AMOUNTS, -(10**6)))
     assert below == Cost()
     assert isinstance(below.prompt_tokens, int)
     assert cost_of_terms(0.0, below, terms=dict.fromkeys(COST_TERMS, 1.0)) == 0.0

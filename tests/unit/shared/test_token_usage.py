@@ -1,10 +1,11 @@
 """Counts of tokens by the names of each server, and what they cost."""
 
 from contextlib import nullcontext
+from datetime import datetime
 
 import pytest
 
-from ragbandit.router.config.sections import GeneratorSettings, TokenPrices
+from ragbandit.router.config.sections import TokenPrices
 from ragbandit.shared.model_servers.token_usage import MAX_TOKENS, Tokens, add_usage, tokens_of, used_tokens
 
 
@@ -132,7 +133,7 @@ def test_dollars_are_those_of_the_bill():
     assert used.dollars(prices.in_order) == pytest.approx((100 * 3 + 600 * 0.3 + 300 * 3.75 + 60 * 15 + 40 * 10) / 1e6)
 
 
-LONG = [{"tokens": 1000, "input": 2.0, "output": 4.0}, {"tokens": 5000, "input": 8.0, "output": 16.0, "reasoning": 1.0}]
+LONG = [{"above": 1000, "input": 2.0, "output": 4.0}, {"above": 5000, "input": 8.0, "output": 16.0, "reasoning": 1.0}]
 
 
 @pytest.mark.parametrize(
@@ -148,23 +149,73 @@ LONG = [{"tokens": 1000, "input": 2.0, "output": 4.0}, {"tokens": 5000, "input":
 def test_a_long_prompt_makes_the_whole_call_more_expensive(read, calls, dollars):
     """Above a limit of prompt tokens all tokens have the prices of the row; calls count by their mean prompt."""
     used = Tokens(read=read, written=100, reasoning=40)
-    prices = TokenPrices.model_validate({"input": 1.0, "output": 2.0, "above": LONG})
+    prices = TokenPrices.model_validate({"input": 1.0, "output": 2.0, "rows": LONG})
     assert used.dollars(prices.in_order, calls=calls) == pytest.approx(dollars / 1e6)
 
 
-@pytest.mark.parametrize(("prices", "ok"), [(6, True), (7, False), (13, True), (14, False), (20, False)])
-def test_rows_of_a_list_are_whole_and_rise(prices, ok):
-    """A list of prices without names has six of them, and whole rows with rising limits."""
-    numbers = [float(price) for price in (*range(1, 14), *range(1, 8))][:prices]
-    given = {"base_url": "http://127.0.0.1:9/v1", "token_prices": {"m": numbers}}
-    with nullcontext() if ok else pytest.raises(ValueError, match="rising limits"):
-        GeneratorSettings(name="openai", model="m", openai=given)
+HALF = {"input": 0.5, "output": 0.5}
+NIGHT = HALF | {"hours": "16:30-00:30"}
+PEAK = HALF | {"hours": "09:00-12:00, 14:00-18:00", "zone": "Asia/Shanghai"}
 
 
-def test_limits_of_long_prompts_rise():
-    """A limit that is given twice, or out of order, is refused."""
-    with pytest.raises(ValueError, match="rising order"):
-        TokenPrices.model_validate({"input": 1.0, "output": 2.0, "above": LONG[::-1]})
+@pytest.mark.parametrize(
+    ("row", "tier", "time", "is_met"),
+    [
+        (HALF | {"tier": "Flex"}, "flex", None, True),
+        (HALF | {"tier": "flex"}, "priority", None, False),
+        (HALF | {"tier": "flex"}, "", "12:00", False),
+        (NIGHT, "", "16:30", True),
+        (NIGHT, "flex", "00:29", True),
+        (NIGHT, "", "00:30", False),
+        (NIGHT, "", "16:29", False),
+        (NIGHT, "", None, False),
+        (PEAK, "", "01:00", True),
+        (PEAK, "", "04:00", False),
+        (PEAK, "", "09:59", True),
+        (PEAK, "", "12:00", False),
+        (HALF | {"hours": "22:00-24:00", "zone": "Europe/Berlin"}, "", "20:00", True),
+        (NIGHT | {"tier": "flex"}, "", "17:00", False),
+        (NIGHT | {"tier": "flex", "above": 999}, "flex", "17:00", True),
+        (NIGHT | {"tier": "flex", "above": 1000}, "flex", "17:00", False),
+    ],
+)
+def test_a_row_counts_if_all_its_conditions_hold(row, tier, time, is_met):
+    """A tier is compared in small letters, and hours are those of the time zone, without their end."""
+    prices = TokenPrices.model_validate({"input": 1.0, "output": 1.0, "rows": [row]})
+    at = None if time is None else datetime.fromisoformat(f"2026-07-01T{time}:59+00:00").timestamp()
+    dollars = Tokens(read=1000, written=0).dollars(prices.in_order, tier=tier, at=at)
+    assert dollars == pytest.approx((500 if is_met else 1000) / 1e6)
+
+
+def test_the_last_row_that_a_call_meets_counts():
+    """A call with two conditions has the prices of the later row."""
+    flex = HALF | {"tier": "flex"}
+    prices = TokenPrices.model_validate({"input": 1.0, "output": 1.0, "rows": [LONG[0], flex]}).in_order
+    assert Tokens(read=2000, written=0).dollars(prices, tier="flex") == pytest.approx(1000 / 1e6)
+    assert Tokens(read=2000, written=0).dollars(prices) == pytest.approx(4000 / 1e6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (LONG[::-1], "row 1 is never used"),
+        ([LONG[0], LONG[0]], "row 1 is never used"),
+        ([HALF | {"tier": "flex", "above": 5}, HALF | {"tier": "flex"}], "row 1 is never used"),
+        ([HALF | {"tier": "flex"}, HALF | {"above": 5}], None),
+        ([NIGHT, PEAK], None),
+        ([HALF], "needs a condition"),
+        ([HALF | {"zone": "UTC"}], "needs a condition"),
+        ([HALF | {"hours": "9-12"}], "hours such as"),
+        ([HALF | {"hours": "25:00-26:00"}], "hours such as"),
+        ([NIGHT | {"zone": "Atlantis"}], "no time zone 'Atlantis'"),
+        ([NIGHT | {"zone": "../passwd"}], "no time zone"),
+        ([{"above": 5, "input": 1.0}], "output"),
+    ],
+)
+def test_a_row_that_cannot_be_meant_is_refused(rows, words):
+    """A row that no call gets, that has no condition, or hours or a time zone that cannot be read."""
+    with nullcontext() if words is None else pytest.raises(ValueError, match=words):
+        TokenPrices.model_validate({"input": 1.0, "output": 1.0, "rows": rows})
 
 
 @pytest.mark.parametrize(("prices", "hour"), [((3.0, 15.0), 6.0), ((3.0, 15.0, 0.3, 3.75, 15.0, 5.0), 5.0)])

@@ -4,7 +4,9 @@ import logging
 
 import pytest
 
-from ragbandit.shared.model_servers.told_prices import FORMS, charged_dollars, told_dollars
+from ragbandit.shared.model_servers.token_usage import Tokens
+from ragbandit.shared.model_servers.told_prices import FORMS, charge, named_tier, told_dollars
+from ragbandit.shared.types import Cost
 
 UPSTREAM = {"upstream_inference_cost": 0.02}
 
@@ -51,13 +53,41 @@ def test_a_key_of_ones_own_costs_the_fee_and_the_call(usage, dollars):
         ({"cost": 0, "estimated_cost": 0.1}, 0.1),
         ({"cost": 0.5, "cost_in_usd_ticks": 7}, 0.5),
         ({"price": 0.5, "cost_cents": 7, "total_cost": 1}, None),
-        *(({"cost": no}, None) for no in (None, 0, -1, True, 1e9, float("nan"), {"total_cost": []}, [1], 10**400)),
-        *(({"cost": no}, None) for no in ("", "free", "$0.5", "-1", "inf", "nan", "1e999", "1_0", "\u0665", "0" * 99)),
+        ({"cost": -1, "estimated_cost": 0.1}, 0.1),
+        *(({"cost": no}, None) for no in (None, 0, True, {"total_cost": []}, [1])),
+        *(({"cost": no}, None) for no in ("", "free", "$0.5", "1_0", "\u0665", "0" * 99)),
     ],
 )
-def test_only_a_plausible_price_in_a_known_form_counts(usage, dollars):
+def test_only_a_price_in_a_known_form_counts(usage, dollars):
     """Anything else, and a field whose unit is not known, is as no price."""
     assert told_dollars(usage, place="usage") == dollars
+
+
+@pytest.mark.parametrize("cost", [-1, 1e9, float("nan"), float("inf"), 10**400, "-1", "inf", "nan", "1e999"])
+@pytest.mark.parametrize(("lists", "dollars"), [({}, 0.0), ({"m": (2.0, 2.0)}, 0.002)])
+def test_an_implausible_price_does_not_count_and_is_noted(cost, lists, dollars):
+    """Below 0, above 1,000 dollars, or not finite: the list counts, and the cost has the number of the server."""
+    told = told_dollars({"cost": cost}, place="usage")
+    made = charge(Tokens(read=1000, written=0), told=told, model="m", lists=lists)
+    assert made.dollars == pytest.approx(dollars)
+    assert float(made.price["refused"]) == pytest.approx(told, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("source", "tier"),
+    [
+        ({"service_tier": "Flex"}, "flex"),
+        ({"service_tier": None, "trafficType": "ON_DEMAND_PRIORITY"}, "on_demand_priority"),
+        ({"x-gemini-service-tier": " standard "}, "standard"),
+        ({"service_tier": "standard", "speed": "fast"}, "fast"),
+        ({"service_tier": {"type": "flex"}, "speed": "standard"}, ""),
+        ({"service_tier": "x" * 99}, "x" * 40),
+        ({}, ""),
+    ],
+)
+def test_the_tier_that_a_server_names(source, tier):
+    """OpenAI and others name it in the reply, Anthropic in its usage, Gemini in a header."""
+    assert named_tier(source) == tier
 
 
 @pytest.mark.parametrize("currency", [None, "EUR", "XNO"])
@@ -67,26 +97,36 @@ def test_a_price_in_another_currency_is_no_price(currency):
 
 
 @pytest.mark.parametrize(
-    ("told", "listed", "prefers", "dollars"),
+    ("told", "listed", "prefers", "dollars", "price"),
     [
-        (0.5, 0.2, "told", 0.5),
-        (0.5, 0.2, "listed", 0.2),
-        (0.5, None, "listed", 0.5),
-        (None, 0.2, "told", 0.2),
-        (None, None, "told", 0.0),
-        (0.2, 0.002, "told", 0.2),
-        (0.21, 0.002, "told", 0.002),
-        (0.5, 0.0, "told", 0.5),
-        (0.5, 0.0, "listed", 0.0),
+        (0.5, 0.2, "told", 0.5, {"by": "told"}),
+        (0.5, 0.2, "listed", 0.2, {}),
+        (0.5, None, "listed", 0.5, {"by": "told"}),
+        (None, 0.2, "told", 0.2, {}),
+        (None, None, "told", 0.0, {}),
+        (0.2, 0.002, "told", 0.2, {"by": "told"}),
+        (0.21, 0.002, "told", 0.002, {"refused": "0.21"}),
+        (0.5, 0.0, "told", 0.5, {"by": "told"}),
+        (0.5, 0.0, "listed", 0.0, {}),
     ],
 )
-def test_which_price_counts(told, listed, prefers, dollars):
+def test_which_price_counts(told, listed, prefers, dollars, price):
     """The server's price counts, unless the list is preferred, or the server's is implausibly high."""
-    assert charged_dollars(told, listed=listed, prefers=prefers) == dollars
+    lists = {} if listed is None else {"m": (1e3 * listed, 0.0)}
+    made = charge(Tokens(read=1000, written=0), told=told, model="m", lists=lists, prefers=prefers)
+    assert (made.dollars, made.price) == (pytest.approx(dollars), price)
+
+
+def test_a_charge_names_the_list_and_its_row():
+    """The cost of a call names another model that answered, the tier of service, and the conditions of the row."""
+    lists = {"m": (1.0, 1.0), "n": (1.0, 1.0, {"tier": "flex", "input": 0.5, "output": 0.5})}
+    made = charge(Tokens(read=1000, written=0), told=None, model="m", named="n", tier="flex", lists=lists)
+    price = {"tier": "flex", "model": "n", "row": {"tier": "flex"}}
+    assert made == Cost(prompt_tokens=1000, dollars=0.0005, price=price)
 
 
 def test_an_implausible_price_is_logged(caplog):
     """A price of more than 100 times the listed one is named in the log, with the model."""
     with caplog.at_level(logging.WARNING):
-        charged_dollars(5.0, listed=0.01, model="grand")
-    assert "the server of grand told $5 for a call that costs $0.01" in caplog.text
+        charge(Tokens(read=1000, written=0), told=5.0, model="grand", lists={"grand": (10.0, 0.0)})
+    assert "the server of grand told $5 for a call" in caplog.text

@@ -19,7 +19,7 @@ from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, reply
 from ragbandit.shared.model_servers.failures import NO_ERROR, server_message, status_of_names
 from ragbandit.shared.model_servers.repeated_events import RepeatedEvents
 from ragbandit.shared.model_servers.token_usage import add_usage, count_of
-from ragbandit.shared.model_servers.told_prices import told_dollars
+from ragbandit.shared.model_servers.told_prices import named_tier, told_dollars
 from ragbandit.shared.reading.fields import (
     TEXTS,
     arguments_text,
@@ -152,8 +152,10 @@ class ModelReply:
         self.has_broken_logprobs = False
         #: token counts so far, see `token_usage.add_usage`
         self.usage: dict[str, int] = {}
-        #: price of the call in dollars; None if the server does not report one
+        #: price of the call, see `told_dollars`; None if the server does not report one
         self.dollars: float | None = None
+        #: tier of service that the server names, in small letters; "" without one
+        self.tier = ""
         #: name of the model according to the server
         self.model: str | None = None
         #: further fields: of the reply ("more"), of its choice ("choice") and of its usage ("usage")
@@ -194,6 +196,7 @@ class ModelReply:
     def take_headers(self, headers: Mapping[str, str]) -> None:
         """Read the price in the headers of the reply. A price in the body replaces it."""
         self.dollars = told_dollars(headers, place="headers") or self.dollars
+        self.tier = named_tier(headers)
 
     def take(self, value: Any) -> None:
         """Read the next value of the body. Raises BrokenReply."""
@@ -205,7 +208,9 @@ class ModelReply:
             if isinstance(usage := part.get("usage"), dict):
                 self._add_further_fields("usage", usage)
                 self.dollars = told_dollars(usage, place="usage") or self.dollars
+                self.tier = named_tier(usage) or self.tier
             self.dollars = told_dollars(part, place="reply") or self.dollars
+            self.tier = named_tier(part) or self.tier
             self._raise_failure(part)
             if isinstance(groq := part.get("x_groq"), dict):
                 self._raise_failure(groq)

@@ -8,10 +8,8 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-#: openai, mistral, deepseek: the vendor's own service. gemini, bedrock: Google's and Amazon's form of chat completions.
-#: anthropic: a server of Anthropic's models. template: a server that fills a model's chat template (vLLM, llama.cpp,
-#: SGLang, Ollama). unknown: any other, for example a proxy in front of several vendors
-Kind = Literal["openai", "anthropic", "mistral", "deepseek", "gemini", "bedrock", "template", "unknown"]
+from ragbandit.shared.model_servers.openai_options import Kind
+
 #: field that marks the end of a part of the prompt that the provider should cache
 MARK: Final = "cache_control"
 

@@ -107,7 +107,7 @@ def test_a_name_that_is_not_known_is_answered_with_the_one_that_was_meant(writte
             (
                 "generators: {a: {token_prices: {input: 1.0, output: 1.0, cache: 1.0}}}",
                 "generators.a.token_prices.cache",
-                "known: above, cache_write",
+                "known: cache_write, cache_write_hour",
             ),
         ):
             with case(text):

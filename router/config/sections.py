@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ragbandit.router.config.section import RETRIEVERS, Count, Seconds, Section, extended, names_schema, one_of
 from ragbandit.shared.additions import offered_places_except, surfaces
-from ragbandit.shared.model_servers.openai_options import MAX_ROWS, OpenAiOptions, PriceRow, reached_rows
+from ragbandit.shared.model_servers.openai_options import OpenAiOptions, PriceRow, reached_rows
 from ragbandit.shared.model_servers.token_usage import PRICES, USUAL_CALL, Preference
 from ragbandit.shared.types import COST_TERMS, MAX_WEIGHT, Aggregate, DecisionUnit, Query, SpenderKind
 
@@ -75,9 +75,7 @@ class TokenPrices(Section):
     cache_write_hour: Annotated[float, Field(ge=0)] | None = None
     #: prices of calls under conditions (docs/price.md#prices-with-conditions), such as [{above: 200000, input: 2.5,
     #: output: 15.0}]. The last row whose conditions a call meets has the prices of all its tokens
-    rows: Annotated[list[PriceRow], Field(max_length=MAX_ROWS), AfterValidator(reached_rows)] = Field(
-        default_factory=list
-    )
+    rows: Annotated[list[PriceRow], Field(max_length=24), AfterValidator(reached_rows)] = Field(default_factory=list)
 
     @property
     def in_order(self) -> tuple[Any, ...]:

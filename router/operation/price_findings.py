@@ -41,15 +41,21 @@ def findings_of_prices(settings: "Settings", *, database: "Database | None" = No
     if not ("dollars" in charged or tenants or any(limits) or settings.budget.dollars is not None):
         return
     # it loads a database engine
-    from ragbandit.router.serving.setup.estimates import expected_dollars, prices_of_arms, unpriced_arms
+    from ragbandit.router.serving.setup.estimates import OWN_COSTS, expected_dollars, prices_of_arms, unpriced_arms
 
     arms, generators = settings.worker_arms, settings.named_generators
     expected = expected_dollars(arms, generators=generators)
     if database is not None:
         with database.read() as connection:
             expected.refresh(connection)
-    priced = prices_of_arms(arms, generators=generators)
-    for section, unpriced in unpriced_arms(arms, generators=generators).items():
+    priced, unpriced_by = prices_of_arms(arms, generators=generators), unpriced_arms(arms, generators=generators)
+    are_ours = all(
+        (kind := str(params.get("class", arm))) not in OWN_COSTS and ":" not in kind for arm, params in arms.items()
+    )
+    if settings.budget.dollars is not None and arms and are_ours and not priced and not unpriced_by:
+        what = f"it caps nothing: models in our process cost no dollars, and {', '.join(arms)} ask no other"
+        yield Finding("warning", "budget.dollars", what, "set generator.token_prices, or cap budget.tokens instead")
+    for section, unpriced in unpriced_by.items():
         unknown = [arm for arm in unpriced if expected.of(arm, tenant="") is None]
         if not unknown:
             continue

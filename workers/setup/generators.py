@@ -256,23 +256,13 @@ def check_worker_arms(settings: Settings) -> None:
 
 def hints(settings: Settings) -> tuple[str, ...]:
     """Warnings about valid settings that are probably mistakes."""
-    if not settings.worker_arms:
+    if not settings.worker_arms or settings.arms_preset is not None:
         return ()
-    arms = worker_arms(settings)
-    generators = {arm.generator: settings.named_generators[arm.generator] for arm in arms.values()}
-    texts: list[str] = []
-    if settings.arms_preset is None:
-        served = {name: arm.params for name, arm in arms.items() if generators[arm.generator].server is not None}
-        small = presets_by_default(served, preset="chat")
-        if small:
-            texts.append(
-                f"arms: {', '.join(small)} answer with a few words, as suits a small model, and the generator is "
-                "a server; set arms_preset: chat for paragraphs, or arms_preset: small to keep them as they are"
-            )
-    free = sorted(section_of("generator", name) for name in generators if not generators[name].prices_by_model)
-    if settings.budget.dollars is not None and free:
-        texts.append(
-            f"budget.dollars: {settings.budget.dollars:g} caps only what arms report by themselves where they ask "
-            f"{', '.join(free)}, whose calls have no price; set {free[0]}.token_prices, or cap budget.tokens instead"
-        )
-    return tuple(texts)
+    generators = settings.named_generators
+    arms = {name: arm for name, arm in worker_arms(settings).items() if generators[arm.generator].server is not None}
+    small = presets_by_default({name: arm.params for name, arm in arms.items()}, preset="chat")
+    text = (
+        f"arms: {', '.join(small)} answer with a few words, as suits a small model, and the generator is "
+        "a server; set arms_preset: chat for paragraphs, or arms_preset: small to keep them as they are"
+    )
+    return (text,) if small else ()

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, ClassVar, Final, Literal, Required
+from typing import Annotated, Any, ClassVar, Literal, Required
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, ConfigDict, Field, with_config
@@ -25,8 +25,6 @@ _Dollars = Annotated[float, Field(strict=True, ge=0)]
 #: anthropic: a server of Anthropic's models. template: a server that fills a model's chat template (vLLM, llama.cpp,
 #: SGLang, Ollama). unknown: any other, for example a proxy in front of several vendors
 Kind = Literal["openai", "anthropic", "mistral", "deepseek", "gemini", "bedrock", "template", "unknown"]
-#: maximum number of rows in a list of prices
-MAX_ROWS: Final = 24
 
 
 def _known_zone(name: str) -> str:
@@ -56,7 +54,7 @@ def reached_rows(rows: Sequence[Any]) -> Sequence[Any]:
 
 @with_config(ConfigDict(extra="forbid", allow_inf_nan=False))
 class PriceRow(TypedDict, total=False):
-    """Prices of the calls that meet the conditions of the row."""
+    """Prices of the calls that meet the row's conditions: `above`, `tier` and `hours` (docs/price.md)."""
 
     input: Required[_Dollars]
     output: Required[_Dollars]
@@ -64,13 +62,9 @@ class PriceRow(TypedDict, total=False):
     cache_write: _Dollars
     reasoning: _Dollars
     cache_write_hour: _Dollars
-    #: the prompt has more tokens, cached ones included
     above: Annotated[int, Field(strict=True, ge=1)]
-    #: tier of service as the reply names it, in small or capital letters
     tier: Annotated[str, Field(strict=True, min_length=1, max_length=40)]
-    #: hours of the day at the end of the call
     hours: Annotated[str, AfterValidator(_known_hours)]
-    #: time zone of `hours`; UTC without one
     zone: Annotated[str, AfterValidator(_known_zone)]
 
 

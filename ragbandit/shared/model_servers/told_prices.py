@@ -141,9 +141,7 @@ def charge(
 def _value(source: Mapping[str, Any], field: str) -> Any:
     value: Any = source
     for name in field.split("."):
-        if not isinstance(value, Mapping):
-            return None
-        value = value.get(name)
+        value = value.get(name) if isinstance(value, Mapping) else None
     return value
 
 

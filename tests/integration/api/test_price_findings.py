@@ -70,6 +70,17 @@ def test_what_needs_no_price(given):
     assert lines(made(**given)) == []
 
 
+def test_a_limit_of_dollars_over_models_in_our_process_caps_nothing():
+    """A limit of dollars for each answer is named if no arm can have a cost in dollars."""
+    arms, scripted = {"single_step": {}, "no_retrieval": {}}, {"name": "scripted"}
+    given = {"arms": arms, "generator": scripted, "generators": {}, "budget": {"dollars": 0.1}}
+    (line,) = (line for line in lines(made(**given)) if line.startswith("budget.dollars"))
+    assert "it caps nothing" in line
+    for more in ({"generator": server()}, {"generator": scripted | {"token_prices": PRICED}}):
+        assert not any(line.startswith("budget.dollars") for line in lines(made(**given | more)))
+    assert lines(made(**given | {"arms": arms | {"own": {"class": "http", "url": "http://127.0.0.1:9"}}})) == []
+
+
 def test_without_any_price_dollars_decide_nothing():
     """If no arm has a price, one finding names them all."""
     (line,) = lines(

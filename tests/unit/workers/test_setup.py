@@ -217,14 +217,6 @@ def test_nothing_is_said_where_it_was_chosen(settings):
     assert hints(Settings(**settings)) == ()
 
 
-@pytest.mark.parametrize("generator", [{"name": "scripted"}, OPENAI])
-def test_a_cap_on_dollars_without_prices_is_hinted_at(generator):
-    """budget.dollars caps nothing where calls have no price."""
-    (hint,) = hints(Settings(generator=generator, arms_preset="chat", budget={"dollars": 0.1}))
-    assert hint.startswith("budget.dollars: ")
-    assert "set generator.token_prices, or cap budget.tokens" in hint
-
-
 def test_each_generator_of_the_core_has_a_kind():
     """The names that the settings take for the core's generators are those of its kinds."""
     assert KINDS.keys() == set(GENERATORS)

@@ -71,8 +71,7 @@ class OpenAiGenerator(Generator):
         self._options = options or self.options_type()
         check_options(self._options)
         self.name = model
-        #: model -> listed prices, see `Tokens.dollars`
-        self.lists: Mapping[str, Sequence[Any]] = self._options.token_prices
+        self.lists: Mapping[str, Sequence[Any]] = self._options.token_prices  #: model -> prices, see `Tokens.dollars`
         self.context_tokens = context_tokens
         self.capabilities = self.offered_by(self._options)
         address = base_url_of(self._options)

@@ -20,7 +20,7 @@ MAX_DOLLARS: Final = 1000.0
 MOST_TIMES: Final = 100.0
 #: longest text that is read as a number, and longest name of a tier, characters
 _LONGEST: Final = 40
-#: where replies name the tier of service that a call had: OpenAI, Groq and Anthropic, Bedrock, Vertex AI, Gemini
+#: where replies name the tier of service: OpenAI, Groq and Anthropic, Bedrock, Vertex AI, Gemini
 _TIERS: Final = ("service_tier", "serviceTier", "traffic_type", "trafficType", "x-gemini-service-tier")
 
 #: places of a price: the headers, the reply or one of its chunks, its `usage`, or a message or delta
@@ -31,21 +31,23 @@ class PriceForm(NamedTuple):
     """A form in which servers report the price of a call.
 
     field: name; "a.b" is field b of the object a. per_dollar: number of the vendor's units in a dollar. own_key: field
-    with what another vendor charges to the caller's own key in addition, if `is_byok` is true. dollars_if: (field,
-    value) if only this value of the other field says that the price is in dollars
+    with what another vendor charges to the caller's own key in addition, if `is_byok` is true, and fields with parts of
+    it. dollars_if: (field, value) if only this value of the other field says that the price is in dollars
     """
 
     place: Place
     field: str
     per_dollar: float = 1.0
-    own_key: str = ""
+    own_key: tuple[str, ...] = ()
     dollars_if: tuple[str, str] | None = None
 
 
+#: names of OpenRouter's whole and of its parts, in chats and in responses
+_UPSTREAM: Final = ("", "prompt_", "completions_", "input_", "output_")
 #: the first form in a reply counts. A field that is not here is no price, since its unit is not known
 FORMS: Final = (
     # OpenRouter, and streams of LiteLLM. Without an own key, both fields of OpenRouter contain the same price.
-    PriceForm("usage", "cost", own_key="cost_details.upstream_inference_cost"),
+    PriceForm("usage", "cost", own_key=tuple(f"cost_details.upstream_inference_{one}cost" for one in _UPSTREAM)),
     PriceForm("usage", "cost.total_cost"),  # Perplexity
     PriceForm("usage", "cost_usd_total"),  # LLM Gateway, osmAPI
     PriceForm("usage", "cost_usd"),  # Otari
@@ -78,7 +80,8 @@ def told_dollars(source: Mapping[str, Any], *, place: Place) -> float | None:
             continue
         amount = _number(_value(source, form.field))
         if form.own_key and source.get("is_byok") is True:
-            amount += max(0.0, _number(_value(source, form.own_key)))
+            whole, *parts = (max(0.0, _number(_value(source, name))) for name in form.own_key)
+            amount += whole or sum(parts)
         dollars = amount / form.per_dollar
         if 0.0 < dollars <= MAX_DOLLARS:
             return dollars
@@ -105,10 +108,8 @@ def charge(
     prefers: Preference = "told",
     assumed: Sequence[Any] = (),
 ) -> Cost:
-    """The tokens, the dollars and the price of a call that ends now.
-
-    A told price counts unless it is implausible, which is also above MOST_TIMES a listed price above 0, or unless the
-    list is preferred.
+    """The tokens, the dollars and the price of a call that ends now. A told price counts unless it is implausible, also
+    above MOST_TIMES a listed price above 0, or the list is preferred.
 
     told: see `told_dollars`. lists: model -> listed prices. model: the configured model. named: the model by the reply
     tier: see `named_tier`. assumed: prices that are assumed for a call without a price; () for none

@@ -9,6 +9,7 @@ from ragbandit.shared.model_servers.told_prices import FORMS, charge, named_tier
 from ragbandit.shared.types import Cost
 
 UPSTREAM = {"upstream_inference_cost": 0.02}
+PARTS = {"upstream_inference_prompt_cost": 0.005, "upstream_inference_completions_cost": 0.015}
 
 
 @pytest.mark.parametrize("place", ["usage", "reply", "message", "headers"])
@@ -34,6 +35,8 @@ def test_every_form_is_read_in_its_unit(place, as_text):
         ({"cost": None, "is_byok": True, "cost_details": {"upstream_inference_cost": "0.02"}}, 0.02),
         ({"cost": 0.001, "is_byok": True, "cost_details": {"upstream_inference_cost": None}}, 0.001),
         ({"cost": 0.001, "is_byok": True, "cost_details": None}, 0.001),
+        ({"cost": 0, "is_byok": True, "cost_details": PARTS}, 0.02),
+        ({"cost": 0, "is_byok": True, "cost_details": PARTS | UPSTREAM}, 0.02),
         ({"cost": 0.001, "is_byok": True, "cost_details": {"upstream_inference_cost": -1}}, 0.001),
         ({"cost": 0.02, "is_byok": False, "cost_details": UPSTREAM}, 0.02),
         ({"cost": 0.02, "is_byok": None, "cost_details": UPSTREAM}, 0.02),

@@ -55,6 +55,14 @@ def findings_of_prices(settings: "Settings", *, database: "Database | None" = No
     if settings.budget.dollars is not None and arms and are_ours and not priced and not unpriced_by:
         what = f"it caps nothing: models in our process cost no dollars, and {', '.join(arms)} ask no other"
         yield Finding("warning", "budget.dollars", what, "set generator.token_prices, or cap budget.tokens instead")
+    rewriter = settings.conversation.rewrite.generator
+    for section, one in (("judge.generator", settings.judge.generator), ("conversation.rewrite.generator", rewriter)):
+        if tenants and one is not None and one.server is not None and one.model not in one.prices_by_model:
+            what, remedy = (
+                "its calls have no price: budgets count only what its server tells",
+                f"set {section}.token_prices",
+            )
+            yield Finding("warning", section, what, remedy)
     for section, unpriced in unpriced_by.items():
         unknown = [arm for arm in unpriced if expected.of(arm, tenant="") is None]
         if not unknown:

@@ -70,6 +70,14 @@ def test_what_needs_no_price(given):
     assert lines(made(**given)) == []
 
 
+@pytest.mark.parametrize(("prices", "found"), [(None, 2), (PRICED, 0)])
+def test_a_judge_and_a_rewriter_without_a_price_are_named_where_budgets_pay(prices, found):
+    """A tenant's budget pays their calls, and counts nothing for calls without a price."""
+    given = {"judge": {"generator": server(prices)}, "conversation": {"rewrite": {"generator": server(prices)}}}
+    settings = made(**given, generators={"large": server(PRICED)}, tenants={"acme": {"dollars_per_day": 3.0}})
+    assert sum("its calls have no price" in line for line in lines(settings)) == found
+
+
 def test_a_limit_of_dollars_over_models_in_our_process_caps_nothing():
     """A limit of dollars for each answer is named if no arm can have a cost in dollars."""
     arms, scripted = {"single_step": {}, "no_retrieval": {}}, {"name": "scripted"}

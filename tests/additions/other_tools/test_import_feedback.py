@@ -65,7 +65,7 @@ def test_fields_by_their_names(there):
 
 def test_a_file_again_adds_nothing(there, monkeypatch):
     """A line without a key is identified by its content; a new line is added, over several pages."""
-    monkeypatch.setattr("ragbandit.router.verbs.feedback._PAGE", 50)
+    monkeypatch.setattr("ragbandit.additions.other_tools.verbs._PAGE", 50)
     world, take = there
     lines = [{"decision_id": each.id, "rating": True} for each in decided(world, 120)]
     assert json.loads(take(lines[:70])[1])["imported"] == 70

@@ -165,13 +165,6 @@ endpoints = Endpoints("OpenAI", errors=ERRORS, any_parameter=True)
 )
 async def embeddings(body: EmbeddingsBody, request: Request) -> Response:
     """Pass a request for embeddings on to the server of the setting `embeddings`. Its cost counts in the budgets."""
-    return await forward_embeddings(request, body)
-
-
-async def forward_embeddings(request: Request, body: EmbeddingsBody) -> Response:
-    """Pass a request on. Raises NotFound without a server or a price, BudgetSpent, TooManyRequests, and ServerFault if
-    the server fails.
-    """
     server: EmbeddingsServer | None = opened_of(request, "embeddings")
     budgets: Budgets = request.app.state.budgets
     router, caller = router_of(request), caller_of(request)

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 
-from ragbandit.additions.model_picks.picking import ask_for_pick
+from ragbandit.additions.model_picks.picking import INSTRUCTIONS, material_of, parse_pick
 from ragbandit.additions.model_picks.settings import PickSection
 from ragbandit.router.config.settings import GeneratorSettings, PolicySettings
 from ragbandit.router.policies.needs import Ask, ModelToAsk
@@ -35,4 +35,5 @@ class PickSource:
     async def of_question(
         self, question: str, *, arms: Sequence[ArmName], descriptions: Mapping[str, str], ask: Ask
     ) -> dict[str, Json]:
-        return await ask_for_pick(question, arms=arms, descriptions=descriptions, ask=ask)
+        reply = await ask(INSTRUCTIONS, material_of(question, arms=arms, descriptions=descriptions))
+        return parse_pick(reply, arms=arms)

@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ragbandit.router.policies.needs import Ask
 from ragbandit.shared.types import ArmName, Json
 
 #: longest question and longest reply that are read, characters
@@ -50,16 +49,3 @@ def parse_pick(reply: str, *, arms: Sequence[ArmName]) -> dict[str, Json]:
     if len(named) != 1:
         return {"failed": "several_arms" if named else "no_arm"}
     return {"arm": by_key[named.pop()]}
-
-
-async def ask_for_pick(
-    question: str, *, arms: Sequence[ArmName], descriptions: Mapping[str, str], ask: Ask
-) -> dict[str, Json]:
-    """Ask a language model for the arm of a question. Returns the facts to store as `Sent.pick`, see `parse_pick`.
-
-    descriptions: arm -> what it does, as in `Settings.arm_descriptions`; an arm without a description is listed by its
-    name
-    ask: calls the model; its errors are raised
-    """
-    reply = await ask(INSTRUCTIONS, material_of(question, arms=arms, descriptions=descriptions))
-    return parse_pick(reply, arms=arms)

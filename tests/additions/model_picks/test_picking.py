@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from ragbandit.additions.model_picks.picking import INSTRUCTIONS, MAX_QUESTION, ask_for_pick, material_of, parse_pick
+from ragbandit.additions.model_picks.need import PickSource
+from ragbandit.additions.model_picks.picking import INSTRUCTIONS, MAX_QUESTION, material_of, parse_pick
 from ragbandit.additions.model_picks.policy import Llm
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.base import pmf_of_one
@@ -59,14 +60,14 @@ def test_the_model_is_shown_question_and_descriptions():
 
 
 def test_a_pick_is_asked_once():
-    """`ask_for_pick` asks the model once, with the instructions and the material, and reads its reply."""
+    """The need asks the model once, with the instructions and the material, and reads its reply."""
     asked = []
 
     async def ask(instructions, material):
         asked.append((instructions, json.loads(material)["question"]))
         return "I choose multi_step."
 
-    pick = asyncio.run(ask_for_pick("Who?", arms=ARMS, descriptions={}, ask=ask))
+    pick = asyncio.run(PickSource().of_question("Who?", arms=ARMS, descriptions={}, ask=ask))
     assert (pick, asked) == ({"arm": MANY}, [(INSTRUCTIONS, "Who?")])
 
 

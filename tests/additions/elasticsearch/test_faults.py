@@ -100,6 +100,6 @@ def test_the_reason_of_a_refused_passage_reaches_the_reader():
     error = {"type": "cluster_block_exception", "reason": FLOOD}
     item = {"_id": "7", "status": 403, "error": error, "data": {"text": "z"}}
     error = es.BulkIndexError("1 document(s) failed", [{"index": item}])
-    translated = es.ElasticsearchRetriever("http://127.0.0.1:9", index="x")._translated(error, kind=ArmFailed)
+    translated = es.ElasticsearchRetriever("http://127.0.0.1:9", index="x")._translate(error, kind=ArmFailed)
     assert "'7': 403, cluster_block_exception: index [x] blocked" in translated.message
     assert "make room" in translated.remedy

@@ -59,17 +59,14 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _table(found: Mapping[World, Sequence[PolicyMap]]) -> Table:
-    names = ("passes", "shown", "rule in the names", "said to earn", "rule, and said to earn", "explained")
+    names = ("passes", "named", "rule in the names", "explained")
     counts = [Column(name, justify="right") for name in names]
     table = Table(Column("world", no_wrap=True), *counts, "names of the first pass")
     for world, maps in found.items():
         shown = [[kind.name for kind in one.kinds] if one.is_named else [] for one in maps]
-        earning = [one.is_named and one.is_earning for one in maps]
-        right = [bool(world.rule) and is_named(world, one) for one in shown]
-        both = sum(map(all, zip(right, earning, strict=True)))
-        rule, both_told = (sum(right), both) if world.rule else ("", "")
+        right = sum(is_named(world, one) for one in shown) if world.rule else ""
         explained = float(np.median([one.explained for one in maps]))
-        cells = (len(maps), sum(map(bool, shown)), rule, sum(earning), both_told, f"{100 * explained:.0f} %")
+        cells = (len(maps), sum(map(bool, shown)), right, f"{100 * explained:.0f} %")
         table.add_row(world.name, *map(str, cells), "; ".join(shown[0]))
     return table
 

@@ -42,20 +42,20 @@ def mapped(one: Pass) -> PolicyMap:
     policy = untrained_policy(settings.policy_definition)
     learning = Learning(policy, rows=rows, settings=settings.policy, seed=one.seed, labelled=one.labelled)
     order = np.random.default_rng(one.seed).permutation(len(table.rows))
-    decided = [learning.step(int(place)) for place in order][::-1][:MOST_QUESTIONS]
+    decided = [learning.step(int(place)) for place in order][::-1]
     if learning.fault is not None:
         raise RuntimeError(f"{one.world.name}: {learning.fault}")
     played = learning.played()
-    drawn, earned = played.drawn[::-1][:MOST_QUESTIONS], played.earned[::-1][:MOST_QUESTIONS]
     pmfs = np.array([decision.pmf for decision in decided])
-    rated = np.where([learning.is_labelled(decision) for decision in decided], earned, np.nan)
+    rated = np.where([learning.is_labelled(decision) for decision in decided], played.earned[::-1], np.nan)
     asked = [
         {"tenant": "public", "text": decision.query.text, "context": json.dumps(dict(decision.query.context))}
         | {"price": None, "cost_weight": None}
-        for decision in decided
+        for decision in decided[:MOST_QUESTIONS]
     ]
-    rewards = KindRewards.of_draws(rated, drawn=drawn, pmfs=pmfs)
-    return map_of(Asked.of(asked, schema=settings.context), pmfs=pmfs, arms=table.arms, earned=rewards)
+    rewards = KindRewards.of_draws(rated, drawn=played.drawn[::-1], pmfs=pmfs, most=MOST_QUESTIONS)
+    newest = Asked.of(asked, schema=settings.context)
+    return map_of(newest, pmfs=pmfs[:MOST_QUESTIONS], arms=table.arms, earned=rewards)
 
 
 def passes(*, seeds: range, policy: str, labelled: float, encoder: str | None) -> list[Pass]:

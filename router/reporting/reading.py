@@ -21,7 +21,7 @@ import numpy as np
 from sqlalchemy import ColumnElement, RowMapping, and_, case, exists, func, select, true
 
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, words
-from ragbandit.router.comparison.assessment import LearningCurve
+from ragbandit.router.comparison.assessment import LearningCurve, QuestionKind
 from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.config.sections import ConversationSettings, RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms
@@ -172,6 +172,10 @@ class Report:
     """Changes within the period, the newest first: new arms, changed prices, drift. The means are of both worlds."""
     untried: str | None = None
     """Arms with fewer than ten judged answers, in words, if there is a verdict; null without such an arm."""
+    kinds: tuple[QuestionKind, ...] = ()
+    """Kinds of questions and their arms; if kinds are not named, the newest questions that differ most."""
+    kinds_of: str = ""
+    """How well the kinds tell the questions apart, or why there are none, in words."""
     curve: LearningCurve | None = None
     """Mean rewards so far against this arm, by time; null without an interval of the reward, or with a wide one."""
     arms: tuple[Comparison, ...]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, words as comparison_words
-from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable, QuestionKind
+from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable
 from ragbandit.router.reporting.left_out import SHOWN_FROM, Unit
 from ragbandit.router.reporting.next_steps import NOW_S
 from ragbandit.router.reporting.reading import Report, Sample
@@ -130,14 +130,12 @@ def report_assessment(
     report: Report,
     *,
     now: float,
-    kinds: Sequence[QuestionKind] = (),
-    kinds_of: str = "",
     arms: Sequence[str] = (),
     steps: Sequence[str | None] = (),
 ) -> Assessment:
-    """A report for people. kinds: kinds of questions, from a map of the policy. arms: see `Assessment.arms`.
+    """A report for people.
 
-    steps: next steps to a verdict that is not known yet (`next_steps`)
+    arms: see `Assessment.arms`. steps: next steps to a verdict that is not known yet (`next_steps`)
     """
     total = report.total
     others = [one for one in report.arms if total is None or one.second != total.second]
@@ -178,8 +176,8 @@ def report_assessment(
         state=report.state,
         comparisons=shown,
         frontier=tuple(_frontier(served)),
-        kinds=tuple(kinds),
-        kinds_of=kinds_of,
+        kinds=report.kinds,
+        kinds_of=report.kinds_of,
         arms=tuple(arms),
         curves=() if report.curve is None else (report.curve,),
         missing=None if lead is None else lead.missing,

@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any, Final
 
 import typer
@@ -30,6 +30,7 @@ from ragbandit.router.reporting.reading import Report
 from ragbandit.router.reporting.status import status as status_now
 from ragbandit.router.rollouts.version_settings import settings_of
 from ragbandit.router.serving.explanations import explain as explanations
+from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.health.gone_models import GoneModels
 from ragbandit.router.serving.health.outcome_poller import OutcomePoller
@@ -222,6 +223,9 @@ def explain(
     with open_store(config, label=label) as (settings, ledger):
         store, rule = DecisionStore(ledger.database, label=ledger.label), closing_rule(settings.learning)
         explained = explanations.explain(store, decision_id, rule=rule, known=settings.arms)
+        mapped = policy_map(ledger.database, label=ledger.label, schema=settings.context, weight=settings.reward.weight)
+    if (kind := mapped.kind_of.get(explained.decision_id)) is not None:
+        explained = replace(explained, reasons=(*explained.reasons, f"This question is of the kind: {kind}."))
     reply: dict[str, Any] = json_ready(explanation_json(explained))
     show(reply if as_json else _short_explanation(reply), as_json=as_json)
 

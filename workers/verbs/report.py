@@ -116,12 +116,10 @@ def report(
         unpriced = [finding.line for finding in findings_of_prices(settings, database=ledger.database)]
         resources = VerdictResources.of(settings, label=label)
         step = verdict_step(ledger.database, result, scope, resources=resources, now=now)
-    result = replace(result, learning=None if state is None else state.line)
+    learning = None if state is None else state.line
+    result = replace(result, learning=learning, kinds=mapped.kinds, kinds_of=mapped.sentence)
     steps = rating_advice(result, resources=resources, now=now), None if step is None else step.text
-    arms = [*settings.arms]
-    shown = words.report_assessment(
-        result, now=now, kinds=mapped.kinds, kinds_of=mapped.sentence, arms=arms, steps=steps
-    )
+    shown = words.report_assessment(result, now=now, arms=[*settings.arms], steps=steps)
     shown = replace(shown, notes=(*budgets, *unpriced, *shown.notes))
     if html is not None:
         write_page(html, shown, field="html")

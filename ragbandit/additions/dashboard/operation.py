@@ -1,5 +1,6 @@
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
@@ -117,7 +118,8 @@ def _report(
     step = verdict_step(router.database, result, scope, resources=VerdictResources.of(settings), now=now)
     can_buy = step is not None and step.is_ours
     steps = rating_advice(result), None if step is None or can_buy else step.text
-    shown = words.report_assessment(result, now=now, kinds=mapped.kinds, kinds_of=mapped.sentence, steps=steps)
+    result = replace(result, kinds=mapped.kinds, kinds_of=mapped.sentence)
+    shown = words.report_assessment(result, now=now, steps=steps)
     return _Shown(result, shown, can_buy)
 
 

@@ -21,6 +21,7 @@ from ragbandit.router.replies.status import status_json
 from ragbandit.router.replies.values import json_ready
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import report
+from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.overview import HOUR_S, Overview, overview
 from ragbandit.router.serving.router import Router
@@ -200,4 +201,9 @@ async def read_report(
     read = partial(report, router.database, scope, policy=settings.policy, against=against, now=now)
     result = await reports_of(request).run(read)
     learning = (await reads_of(request).run(router.status)).learning
-    return JsonReply(replace(result, learning=None if learning is None else learning.line))
+    schema, weight = settings.context, settings.reward.weight
+    mapped = await reads_of(request).run(
+        lambda: policy_map(router.database, label=label, schema=schema, weight=weight, tenant=tenant)
+    )
+    line = None if learning is None else learning.line
+    return JsonReply(replace(result, learning=line, kinds=mapped.kinds, kinds_of=mapped.sentence))

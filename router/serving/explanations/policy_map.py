@@ -9,9 +9,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from statistics import NormalDist
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 import numpy as np
@@ -22,7 +20,7 @@ from ragbandit.router.comparison import Difference
 from ragbandit.router.comparison.assessment import QuestionKind
 from ragbandit.router.config.context_schema import ContextSchema
 from ragbandit.router.serving.explanations.kind_names import Condition, kind_name, telling_words
-from ragbandit.router.serving.explanations.kind_rewards import NORMAL_95, KindRewards
+from ragbandit.router.serving.explanations.kind_rewards import KindRewards
 from ragbandit.router.serving.explanations.question_facts import (
     FIRST,
     LATER,
@@ -48,7 +46,7 @@ FEWEST, _FEWEST_PART = 10, 50
 #: least reduction by a split, as a share of the sum of squares before all splits; smaller ones may be chance
 LEAST_GAIN: Final = 0.01
 EXAMPLES, LONGEST = 3, 120
-#: kinds are named if they explain so much, and if the pmfs are on average so far from their mean
+#: kinds are named if they explain so much, if the pmfs are on average so far from their mean, and if rewards confirm it
 EXPLAINED, LEAST_SPREAD = 1 / 3, 0.05
 #: most arms whose questions are shown instead
 MOST_DIFFERENT: Final = 4
@@ -65,24 +63,21 @@ class PolicyMap:
     questions: int
     #: the kinds of questions, the largest share first, or the questions that differ most; empty if none differ
     kinds: tuple[QuestionKind, ...] = ()
+    #: whether the probabilities differ between questions
+    differs: bool = False
     #: R^2: share of the pmfs' sum of squares that is between kinds, on questions from which no kind was made
     explained: float = 0.0
     #: the fixed arm with the highest mean reward; None if it is not known
     best: ArmName | None = None
     has_texts: bool = True
+    confirmed: bool = False  #: see `KindRewards.confirmed`
+    #: id of each mapped decision -> the name of its kind; empty if kinds are not named
+    kind_of: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_named(self) -> bool:
         """Whether `kinds` are kinds, and not single questions."""
-        return bool(self.kinds) and self.explained >= EXPLAINED
-
-    @property
-    def is_earning(self) -> bool:
-        """Whether at least one kind is known to earn more than the best fixed arm, with 95 % for all kinds together."""
-        wider = NormalDist().inv_cdf(1.0 - 0.025 / max(len(self.kinds), 1)) / NORMAL_95
-        gains = [kind.over_best for kind in self.kinds]
-        known = [(gain.estimate, gain.low) for gain in gains if gain.estimate is not None and gain.low is not None]
-        return any(estimate - wider * (estimate - low) > 0.0 for estimate, low in known)
+        return self.confirmed and self.explained >= EXPLAINED
 
     @property
     def sentence(self) -> str:
@@ -94,12 +89,14 @@ class PolicyMap:
         if self.is_named:
             part = f"these {len(self.kinds)} kinds explain {share} of how the probabilities differ between {newest}"
             best = f"; the best fixed arm is {self.best}" if self.best else ""
-            chance = "" if self.is_earning else "; their rewards do not show yet that a kind earns more"
-            return f"{part}{best}{chance}{texts}"
-        if self.kinds:
-            part = f"kinds of questions explain {share} of how the probabilities differ between {newest}"
-            return f"{part}, too little to name them: these are the questions that differ most"
-        return f"no kind of question gets other arms than the rest, in {newest}{texts}"
+            return f"{part}{best}{texts}"
+        if not self.differs:
+            return f"no kind of question gets other arms than the rest, in {newest}{texts}"
+        part = f"kinds of questions explain {share} of how the probabilities differ between {newest}"
+        why = "too little to name them"
+        if self.explained >= EXPLAINED:
+            why = "but rewards do not show yet that questions need different arms, so the kinds are not named"
+        return f"{part}, {why}{': these are the questions that differ most' if self.kinds else ''}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,6 +112,7 @@ class Asked:
     """The questions that are mapped."""
 
     texts: Sequence[str]  #: "" if a text is not kept
+    ids: Sequence[str] = ()  #: of their decisions; () if they are not in a store
     facts: Sequence[Facts]
     words: Mapping[str, Sequence[int]]  #: frequent word -> places of the questions that have it
     tests: Sequence[Test]
@@ -127,7 +125,8 @@ class Asked:
         texts = [kept_text(row["text"]) for row in rows]
         facts, words = [question_facts(row, schema=schema) for row in rows], frequent_words(texts)
         tests = [*_tests(facts), *_tests_of_words(words, len(rows))]
-        return cls(texts=texts, facts=facts, words=words, tests=tests, made=halves(texts))
+        ids = [row["id"] for row in rows if "id" in row]
+        return cls(texts=texts, ids=ids, facts=facts, words=words, tests=tests, made=halves(texts))
 
 
 Path = tuple[tuple[Test, bool], ...]
@@ -142,18 +141,21 @@ def halves(texts: Sequence[str]) -> npt.NDArray[np.bool_]:
 def policy_map(
     database: Database, *, label: str, schema: ContextSchema, weight: float, tenant: str | None = None
 ) -> PolicyMap:
-    """Map the newest decisions that had several arms. weight: cost weight."""
+    """Map the newest MOST_QUESTIONS decisions with several arms. All decisions read confirm it. weight: cost weight."""
     rows = _read(database, label=label, tenant=tenant)
     if len(rows) < 2 * FEWEST:
         return PolicyMap(questions=len(rows))
-    arms = list(dict.fromkeys(arm for row in rows for arm in arms_value(row["arms"])))
+    offers = {row["arms"]: arms_value(row["arms"]) for row in rows}
+    arms = list(dict.fromkeys(arm for offer in offers.values() for arm in offer))
+    places = {text: [arms.index(arm) for arm in offer] for text, offer in offers.items()}
     pmfs = np.zeros((len(rows), len(arms)))
     for at, row in enumerate(rows):
-        pmfs[at, [arms.index(arm) for arm in arms_value(row["arms"])]] = scores_value(row["pmf"])
+        pmfs[at, places[row["arms"]]] = scores_value(row["pmf"])
     rewards = np.array([np.nan if row["value"] is None else reward_at(row, weight=weight) for row in rows])
     drawn = np.array([arms.index(row["arm"]) for row in rows])
-    earned = KindRewards.of_draws(rewards, drawn=drawn, pmfs=pmfs)
-    return map_of(Asked.of(rows, schema=schema), pmfs=pmfs, arms=arms, earned=earned)
+    earned = KindRewards.of_draws(rewards, drawn=drawn, pmfs=pmfs, most=MOST_QUESTIONS)
+    newest = Asked.of(rows[:MOST_QUESTIONS], schema=schema)
+    return map_of(newest, pmfs=pmfs[:MOST_QUESTIONS], arms=arms, earned=earned)
 
 
 def map_of_queries(
@@ -162,12 +164,14 @@ def map_of_queries(
     """Map questions that need not be in a store. pmfs: shape (n questions, K arms). rewards: of every arm, (n, K)."""
     same = {"price": None, "cost_weight": None}
     rows = [{"tenant": q.tenant, "text": q.text, "context": json.dumps(dict(q.context)), **same} for q in queries]
-    earned = KindRewards(policy=(pmfs * rewards).sum(axis=1), fixed=rewards, weights=np.ones(rewards.shape))
+    earned = KindRewards.of_outcomes(rewards, pmfs=pmfs)
     return map_of(Asked.of(rows, schema=schema), pmfs=pmfs, arms=arms, earned=earned)
 
 
 def map_of(asked: Asked, *, pmfs: Matrix, arms: Sequence[ArmName], earned: KindRewards) -> PolicyMap:
-    """The leaves of a tree, or the questions that differ most if the leaves explain too little."""
+    """The leaves of a tree; the questions that differ most if the leaves explain too little or rewards do not confirm
+    that questions need different arms.
+    """
     leaves = grow_tree(pmfs, tests=asked.tests, made=asked.made)
     best, has_texts = earned.best(), any(asked.texts)
     common: dict[str, Any] = {"questions": len(pmfs), "has_texts": has_texts}
@@ -175,21 +179,25 @@ def map_of(asked: Asked, *, pmfs: Matrix, arms: Sequence[ArmName], earned: KindR
     if math.sqrt(_squares(pmfs) / (2 * len(pmfs))) < LEAST_SPREAD:
         return PolicyMap(**common)
     explained = _explained(pmfs, leaves, made=asked.made)
-    if explained < EXPLAINED:
-        return PolicyMap(kinds=tuple(_most_different(asked, pmfs=pmfs, arms=arms)), explained=explained, **common)
+    common |= {"differs": True, "explained": explained, "confirmed": earned.confirmed}
+    if explained < EXPLAINED or not earned.confirmed:
+        return PolicyMap(kinds=tuple(_most_different(asked, pmfs=pmfs, arms=arms)), **common)
+    names = [_name(path, places=places, asked=asked) for path, places in leaves]
+    leaf_of = {place: name for name, (_, places) in zip(names, leaves, strict=True) for place in places.tolist()}
     kinds = [
         QuestionKind(
-            name=_name(path, places=places, asked=asked),
+            name=name,
             share=len(places) / len(pmfs),
             arms=dict(zip(arms, pmfs[places].mean(axis=0).tolist(), strict=True)),
             reward=earned.mean(places),
             over_best=Difference() if best is None else earned.over(best, places=places),
             examples=_examples(asked, places=places),
         )
-        for path, places in leaves
+        for name, (_, places) in zip(names, leaves, strict=True)
     ]
     kinds.sort(key=lambda kind: -kind.share)
-    return PolicyMap(kinds=tuple(kinds), explained=explained, **common)
+    kind_of = {key: leaf_of[place] for place, key in enumerate(asked.ids)}
+    return PolicyMap(kinds=tuple(kinds), kind_of=kind_of, **common)
 
 
 def _explained(pmfs: Matrix, leaves: Sequence[tuple[Path, Rows]], *, made: npt.NDArray[np.bool_]) -> float:
@@ -244,8 +252,8 @@ def _read(database: Database, *, label: str, tenant: str | None) -> list[dict[st
         found = connection.execute(query.order_by(decisions.c.made_at.desc(), decisions.c.id.desc())).mappings()
         rows = [dict(row) for row in found]
         places = _session_places(rows)
-        drawn = [*islice((place for place, row in enumerate(rows) if _has_choice(row)), MOST_QUESTIONS)]
-        ids = [rows[place]["id"] for place in drawn]
+        drawn = [place for place, row in enumerate(rows) if _has_choice(row)]
+        ids = [rows[place]["id"] for place in drawn[:MOST_QUESTIONS]]
         query = select(decisions.c.id, decisions.c.request).where(decisions.c.id.in_(ids))
         requests = {row.id: row.request for row in connection.execute(query)}
     return [

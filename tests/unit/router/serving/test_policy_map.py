@@ -1,6 +1,7 @@
 """The map of a policy: a policy that is a tree gives its own tree, and no leaf is due to chance."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 
@@ -187,8 +188,9 @@ def test_a_split_holds_on_questions_that_it_was_not_made_from():
 
 
 def shown(pmfs, *, rows, texts, rewards=None):
-    rewards = np.full(pmfs.shape, np.nan) if rewards is None else rewards
-    earned = KindRewards(policy=(pmfs * rewards).sum(axis=1), fixed=rewards, weights=np.ones(pmfs.shape))
+    """The map of questions; without rewards of every arm, rewards are unknown and confirm the kinds."""
+    earned = KindRewards.of_outcomes(np.full(pmfs.shape, np.nan) if rewards is None else rewards, pmfs=pmfs)
+    earned = replace(earned, confirmed=True) if rewards is None else earned
     asked = Asked(texts=texts, facts=rows, words={}, tests=[*policy_map._tests(rows)], made=halves(texts))
     return map_of(asked, pmfs=pmfs, arms=["cheap", "dear"], earned=earned)
 
@@ -225,15 +227,56 @@ def test_a_kind_earns_so_much_over_the_best_fixed_arm():
     pmfs = np.where(long[:, None], [0.0, 1.0], [1.0, 0.0])
     rewards = np.where(long[:, None], [0.2, 0.8], [0.6, 0.5]) + np.random.default_rng(3).normal(0, 0.1, (400, 2))
     told = shown(pmfs, rows=rows, texts=texts, rewards=rewards)
+    assert told.is_named
     assert told.best == "dear"
     kinds = {kind.name: kind.over_best for kind in told.kinds}
     assert kinds["longer than 9 words"].estimate == 0.0
     short = kinds["up to 9 words"]
     assert 0.05 < short.low < 0.1 < short.high < 0.15
-    assert told.is_earning
-    assert "do not show yet" not in told.sentence
-    same = shown(pmfs, rows=rows, texts=texts, rewards=np.random.default_rng(4).normal(0.5, 0.1, (400, 2)))
-    assert not same.is_earning
-    assert "their rewards do not show yet that a kind earns more" in same.sentence
     unknown = shown(pmfs, rows=rows, texts=texts)
     assert (unknown.best, unknown.kinds[0].over_best.estimate) == (None, None)
+
+
+def test_kinds_are_named_only_if_rewards_confirm_them():
+    """If every kind earns the same with each arm, the questions that differ most are shown, with the reason."""
+    rows, texts = questions(400), [f"question {number}" for number in range(400)]
+    pmfs = np.where(np.array([row["words"] > 9 for row in rows])[:, None], [0.1, 0.9], [0.9, 0.1])
+    told = shown(pmfs, rows=rows, texts=texts, rewards=np.random.default_rng(4).normal(0.5, 0.1, (400, 2)))
+    assert told.explained > 0.99
+    assert not told.is_named
+    assert "but rewards do not show yet that questions need different arms" in told.sentence
+    assert told.kinds[0].name == "the 3 questions most likely to get cheap"
+    without = shown(pmfs, rows=rows, texts=[""] * 400, rewards=np.random.default_rng(4).normal(0.5, 0.1, (400, 2)))
+    assert (without.kinds, "so the kinds are not named" in without.sentence) == ((), True)
+
+
+def drawn_rewards(seed, *, means, share=1.0):
+    """Rewards of 600 draws from pmfs that prefer the second arm for every second question: (rewards, arms, pmfs)."""
+    rng, second = np.random.default_rng(seed), np.arange(600) % 2 == 1
+    pmfs = np.where(second[:, None], [0.1, 0.9], [0.9, 0.1])
+    drawn = (rng.random(600) < pmfs[:, 1]).astype(np.intp)
+    rewards = (rng.random(600) < np.array(means)[second.astype(np.intp), drawn]).astype(np.float64)
+    return np.where(rng.random(600) < share, rewards, np.nan), drawn, pmfs
+
+
+def test_draws_confirm_that_questions_need_different_arms():
+    """Rewards of drawn arms suffice, often also if 30 % are known; equal questions seem to differ in 5 % of logs."""
+
+    def confirmed(**given):
+        logs = (drawn_rewards(seed, **given) for seed in range(60))
+        return sum(KindRewards.of_draws(r, drawn=d, pmfs=p, most=100).confirmed for r, d, p in logs)
+
+    assert confirmed(means=[[0.9, 0.8], [0.3, 0.8]]) == 60
+    assert confirmed(means=[[0.9, 0.8], [0.3, 0.8]], share=0.3) > 40
+    assert confirmed(means=[[0.5, 0.8], [0.5, 0.8]]) <= 8
+    assert confirmed(means=[[0.3, 0.3], [0.9, 0.9]]) <= 8
+    assert confirmed(means=[[0.3, 0.8], [0.9, 0.8]]) == 0
+
+
+def test_few_or_certain_draws_confirm_nothing():
+    """Fewer than ten rewards, or probabilities of 0 and 1, say nothing about the other arm."""
+    rewards, drawn, pmfs = drawn_rewards(1, means=[[1.0, 0.0], [0.0, 1.0]])
+    few = np.where(np.arange(600) < 9, rewards, np.nan)
+    assert not KindRewards.of_draws(few, drawn=drawn, pmfs=pmfs, most=100).confirmed
+    certain = np.eye(2)[drawn]
+    assert not KindRewards.of_draws(rewards, drawn=drawn, pmfs=certain, most=100).confirmed

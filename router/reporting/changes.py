@@ -6,17 +6,20 @@ one can begin.
 
 import math
 from collections.abc import Iterator
-from typing import Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from sqlalchemy import func, select
 
 from ragbandit.router.learning.monitoring.diagnosis import Diagnosis
-from ragbandit.router.reporting.reading import Change, ReportRows
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.shared.texts.formats import money, percent, rough_count
 from ragbandit.shared.types import Vector
+
+if TYPE_CHECKING:
+    from ragbandit.router.reporting.reading import ReportRows
 
 #: an arm is new if at least this number of questions of the period came before it was offered
 _BEFORE_NEW: Final = 50
@@ -29,7 +32,19 @@ _FORMER, _FEWEST, _SURE = 100, 5, 2.0
 _LOOKED_AT: Final = 20_000
 
 
-def changes_in(log: ReportRows) -> Iterator[Change]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """A change within the period, so that the period covers two worlds."""
+
+    at: float
+    """Its moment, seconds since 1970."""
+    arm: str
+    """The arm that changed."""
+    what: str
+    """What changed, in words."""
+
+
+def changes_in(log: "ReportRows") -> Iterator[Change]:
     """New arms, and changed costs of an answer. log: the rows of a report, the newest first."""
     for place, arm in enumerate(log.arms):
         offered = log.is_offered(place)
@@ -45,7 +60,7 @@ def changes_in(log: ReportRows) -> Iterator[Change]:
             yield change
 
 
-def _changed_price(log: ReportRows, *, place: int) -> Change | None:
+def _changed_price(log: "ReportRows", *, place: int) -> Change | None:
     """The clearest change of the dollars of an arm's answers, as logarithms, if it is large."""
     dollars = log.costs["dollars"][::-1]
     priced = (log.arm[::-1] == place) & (dollars > 0.0)

@@ -9,13 +9,20 @@ not what decides.
 A budget of some askers is judged apart if others ask, too: it must not keep these from a verdict.
 """
 
+import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
+from sqlalchemy import ColumnElement, and_, select
+
 from ragbandit.router.comparison import forecast
-from ragbandit.router.reporting.left_out import DECIDED_BY, budget_of
+from ragbandit.router.reporting.left_out import ASKER_COLUMNS, DECIDED_BY, asker_of, budget_of, decided_by
+from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts
+from ragbandit.router.storage.sql.connections import Connection
+from ragbandit.router.storage.sql.json_columns import object_or_empty
+from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.shared.texts.formats import percent
 from ragbandit.shared.types import ColdStartFloors, HoldbackShare, Json, Rebuilding, SafeStart
 
@@ -64,6 +71,32 @@ _POLICY: Final = Decider("policy", 0.0)
 def without_draw(by: str) -> Decider:
     """What decided a question without a draw. by: in words, see `left_out.decided_by`"""
     return Decider(_FOR_A_TIME.get(by, "no draw"), 1.0, by=by)
+
+
+def newest_deciders(connection: Connection, condition: ColumnElement[bool], *, label: str) -> list[Decider]:
+    """What decided the newest NEWEST questions, the newest first. Without a tenant they may be older than the period.
+    So every report says the same of the present.
+
+    condition: on `decisions`. label: of the ledger in which a question may be rated
+    """
+    in_ledger = and_(updates.c.policy == label, updates.c.decision_id == decisions.c.id)
+    columns = *decisions.c["arm", "arms", "pmf", "facts"], *ASKER_COLUMNS, *FACT_COLUMNS, updates.c.source
+    query = select(*columns).select_from(decisions.outerjoin(updates, in_ledger)).where(condition)
+    query = query.order_by(decisions.c.made_at.desc(), decisions.c.id.desc()).limit(2 * NEWEST)
+    deciders = list[Decider]()
+    for row in connection.execute(query).mappings():
+        arms, facts = json.loads(row["arms"]), QueriedFacts.of_row(row)
+        if facts.is_imported:
+            continue
+        by = decided_by(facts, arms=arms)
+        if by is None:
+            pmf = dict(zip(arms, json.loads(row["pmf"]), strict=True))
+            decider = decider_of(object_or_empty(row["facts"]), budget_factor=facts.budget_factor, pmf=pmf)
+        else:
+            decider = without_draw(by)
+        is_rated = row["source"] == "explicit"
+        deciders.append(decider._replace(is_rated=is_rated, asker=asker_of(row), served=row["arm"]))
+    return deciders[:NEWEST]
 
 
 def decider_of(

@@ -26,7 +26,8 @@ from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.config.sections import ConversationSettings, RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.learning.sources import judgements_in_force, retracted_feedback, selection_weight
-from ragbandit.router.reporting.deciders import NEWEST, Decider, decider_of, is_raised, paced_askers, without_draw
+from ragbandit.router.reporting.changes import Change
+from ragbandit.router.reporting.deciders import Decider, is_raised, newest_deciders, paced_askers
 from ragbandit.router.reporting.estimates import LEAST_CHANCE
 from ragbandit.router.reporting.left_out import (
     ASKER_COLUMNS,
@@ -73,18 +74,6 @@ from ragbandit.shared.types import (
 
 #: fewest answers with both a rating and a judge's score from which only people's ratings count
 FEWEST_BOTH: Final = 20
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
-    """A change within the period, so that the period covers two worlds."""
-
-    at: float
-    """Its moment, seconds since 1970."""
-    arm: str
-    """The arm that changed."""
-    what: str
-    """What changed, in words."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,6 +155,8 @@ class Report:
     """All questions, against the arm to compare with; null if nothing can be compared."""
     before: str | None = None
     """What the questions of a warm start showed before the start, in words; null without a comparison with this arm."""
+    withdrawn: str | None = None
+    """The last verdict on this comparison, and why it does not hold any more; null if it holds, or if there is none."""
     asked: PairedComparison | None = None
     """Both ways asked again on a sample of the questions (`report --decide`); null if no question was asked again."""
     changes: tuple[Change, ...] = ()
@@ -408,40 +399,9 @@ def read_log(database: Database, scope: ReportScope) -> ReportRows:
         if rows.imported and questions > scope.most:
             questions -= count_imported(connection, scope.condition)
             rows = _read_rows(connection, scope, questions=questions)
-        deciders = newest_deciders(connection, scope)
+        newest = scope.condition if scope.tenant is not None else replace(scope, since=0.0).condition
+        deciders = newest_deciders(connection, newest, label=scope.label)
     return rows.log(scope, whole=questions if questions > scope.most else None, deciders=deciders)
-
-
-def newest_deciders(connection: Connection, scope: ReportScope, *, own: bool = False) -> list[Decider]:
-    """What decided the newest NEWEST questions, the newest first. Without a tenant they may be older than the period.
-    So every report says the same of the present.
-
-    own: only questions that the policy of the scope's ledger decided
-    """
-    in_ledger = and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
-    query = select(
-        *decisions.c["arm", "arms", "pmf", "facts"],
-        *ASKER_COLUMNS,
-        *FACT_COLUMNS,
-        updates.c.source,
-    ).select_from(decisions.outerjoin(updates, in_ledger))
-    query = query.where(scope.condition if scope.tenant is not None else replace(scope, since=0.0).condition)
-    query = query.where(decisions.c.policy == scope.label) if own else query
-    query = query.order_by(decisions.c.made_at.desc(), decisions.c.id.desc()).limit(2 * NEWEST)
-    deciders = list[Decider]()
-    for row in connection.execute(query).mappings():
-        arms, facts = json.loads(row["arms"]), QueriedFacts.of_row(row)
-        if facts.is_imported:
-            continue
-        by = decided_by(facts, arms=arms)
-        if by is None:
-            pmf = dict(zip(arms, json.loads(row["pmf"]), strict=True))
-            decider = decider_of(object_or_empty(row["facts"]), budget_factor=facts.budget_factor, pmf=pmf)
-        else:
-            decider = without_draw(by)
-        is_rated = row["source"] == "explicit"
-        deciders.append(decider._replace(is_rated=is_rated, asker=asker_of(row), served=row["arm"]))
-    return deciders[:NEWEST]
 
 
 def count_decisions(connection: Connection, condition: ColumnElement[bool]) -> int:

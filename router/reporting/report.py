@@ -21,13 +21,13 @@ from ragbandit.router.learning.monitoring.sample_ratio import recent_sample_rati
 from ragbandit.router.learning.status import diagnosis_text
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.before_start import before_start
-from ragbandit.router.reporting.changes import changes_in, drifts_of
+from ragbandit.router.reporting.changes import Change, changes_in, drifts_of
 from ragbandit.router.reporting.deciders import UNSTEADY, state_of
 from ragbandit.router.reporting.estimates import Compared, Possible, compared
 from ragbandit.router.reporting.left_out import UndrawnQuestions, Unit
 from ragbandit.router.reporting.next_steps import AS_ASKED
 from ragbandit.router.reporting.paired_comparison import with_stored_comparison
-from ragbandit.router.reporting.reading import Change, Report, ReportRows, ReportScope, read_log
+from ragbandit.router.reporting.reading import Report, ReportRows, ReportScope, read_log
 from ragbandit.router.reporting.unrated_answers import unrated_answers
 from ragbandit.router.storage.sql.counters import day_of
 from ragbandit.router.storage.sql.database import Database

@@ -4,14 +4,16 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 
+from sqlalchemy import and_
+
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.monitoring.diagnosis import Diagnosis
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.reporting.changes import drifts_of
-from ragbandit.router.reporting.deciders import state_of
-from ragbandit.router.reporting.reading import ReportScope, newest_deciders
+from ragbandit.router.reporting.deciders import newest_deciders, state_of
 from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.types import ArmName
 
 
@@ -31,8 +33,9 @@ def learning_of(ledger: Ledger) -> Diagnosis | None:
 def _under(learning: Diagnosis | None, *, ledger: Ledger) -> Diagnosis | None:
     if learning is None:
         return None
-    scope = ReportScope(label=ledger.label, since=0.0, until=time.time())
     with ledger.database.read() as connection:
         drifts = drifts_of(connection, learning, label=ledger.label)
         changes = "; ".join(one.what for one in drifts) or None
-        return replace(learning, changes=changes).with_decider(state_of(newest_deciders(connection, scope, own=True)))
+        own = and_(decisions.c.made_at < time.time(), decisions.c.turn_of.is_(None), decisions.c.policy == ledger.label)
+        decider = state_of(newest_deciders(connection, own, label=ledger.label))
+        return replace(learning, changes=changes).with_decider(decider)

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from sqlalchemy import select
 
-from ragbandit.router.reporting.reading import ReportScope, count_imported, newest_deciders, read_log
+from ragbandit.router.reporting.deciders import newest_deciders
+from ragbandit.router.reporting.reading import ReportScope, count_imported, read_log
 from ragbandit.router.reporting.unrated_answers import unrated_answers
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions.chains import followers
@@ -65,7 +66,7 @@ def readings(router: Router, *, until: float) -> dict[str, Any]:
             "followers": [followers(connection, selected, chains=chains) for chains in (False, True)],
             "newest": newest_decision(connection, session="s", tenant="default"),
             "imported": count_imported(connection, scope.condition),
-            "deciders": Counter(newest_deciders(connection, scope)),
+            "deciders": Counter(newest_deciders(connection, scope.condition, label=scope.label)),
             "unrated": {arm: sorted(unrated_answers(connection, scope, arm=arm)) for arm in settings.arms},
         }
     log = read_log(database, scope)

@@ -31,6 +31,7 @@ class Plane:
     quality: str  #: name of the vertical axis
     cost: str  #: name of the horizontal axis
     points: tuple[FrontierPoint, ...]
+    note: str = ""  #: what is left out
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,6 +116,7 @@ class Assessment:
     state: str | None = None
     comparisons: tuple[Comparison, ...] = ()  #: the forest plot, the most important first
     frontier: tuple[FrontierPoint, ...] = ()
+    frontier_note: str = ""  #: what `frontier` leaves out
     planes: tuple[Plane, ...] = ()
     kinds: tuple[QuestionKind, ...] = ()
     kinds_of: str = ""  #: how well the kinds tell questions apart

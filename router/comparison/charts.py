@@ -78,10 +78,12 @@ def _cost_bar(cost: Difference) -> Bar:
     return Bar(text=f"{middle} ({low} to {high})", kind=kind, low=cost.low, high=cost.high, point=cost.estimate)
 
 
-def frontier(points: Sequence[FrontierPoint], *, unit: str, signs: plots.ArmSigns) -> Picture | None:
+def frontier(points: Sequence[FrontierPoint], *, unit: str, signs: plots.ArmSigns, note: str = "") -> Picture | None:
     """Quality against cost per question: arms, what was served, and policies; None without points."""
     cost = "Cost" if unit == "cost" else f"Cost, {unit}"
-    whole = Plane(title="Quality against cost per question", quality="Quality", cost=cost, points=tuple(points))
+    whole = Plane(
+        title="Quality against cost per question", quality="Quality", cost=cost, points=tuple(points), note=note
+    )
     return plane(whole, unit=unit, signs=signs)
 
 
@@ -109,6 +111,7 @@ def plane(drawn: Plane, *, unit: str = "cost", signs: plots.ArmSigns) -> Picture
         table=NumberTable(
             title=drawn.title, columns=("Way of answering", "Kind", drawn.quality, drawn.cost), rows=tuple(cells)
         ),
+        note=drawn.note,
     )
 
 

@@ -37,7 +37,7 @@ def template_values(assessment: Assessment, *, sign: "ArmSigns | None" = None) -
 
     sign = sign or plots.ArmSigns(assessment.arms)
     pictures = (
-        charts.frontier(assessment.frontier, unit=assessment.cost_unit, signs=sign),
+        charts.frontier(assessment.frontier, unit=assessment.cost_unit, signs=sign, note=assessment.frontier_note),
         *(charts.plane(drawn, signs=sign) for drawn in assessment.planes),
         charts.learning(assessment.curves),
         *map(charts.line_chart, assessment.charts),

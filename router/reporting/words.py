@@ -160,8 +160,7 @@ def report_assessment(
             verdict = f"{asked.sentence} By live traffic, {verdict}"
         else:
             verdict = f"{verdict} {asked.sentence}"
-    if report.before is not None:
-        verdict = f"{verdict} {report.before}"
+    verdict = " ".join(filter(None, (verdict, report.before, report.withdrawn)))
     first = NOT_KNOWN if report.state and lead is total else comparison_words.lead_words(lead)
     if lead is not None and lead.verdict not in comparison_words.CLEAR and first != NOT_KNOWN:
         about = f"is the interval of the {about}"

@@ -18,9 +18,9 @@ from ragbandit.router.operation.budget_words import budget_lines
 from ragbandit.router.operation.price_findings import findings_of_prices
 from ragbandit.router.replies.values import json_ready
 from ragbandit.router.reporting import words
+from ragbandit.router.reporting.last_verdicts import report_with_last_verdict
 from ragbandit.router.reporting.next_steps import VerdictResources, rating_advice, verdict_step
 from ragbandit.router.reporting.reading import Report, ReportScope
-from ragbandit.router.reporting.report import report as report_in_store
 from ragbandit.router.reporting.status import status as status_now
 from ragbandit.router.reporting.unrated_answers import queue_unrated
 from ragbandit.router.serving.explanations.policy_map import policy_map
@@ -84,7 +84,7 @@ def report(
         )
 
         def make_report() -> Report:
-            return report_in_store(ledger.database, scope, policy=settings.policy, against=against, now=now)
+            return report_with_last_verdict(ledger.database, scope, policy=settings.policy, against=against, now=now)
 
         result = make_report()
         if rate:

@@ -29,9 +29,9 @@ from ragbandit.router.operation.findings import (
     findings_of_store,
 )
 from ragbandit.router.reporting import words
+from ragbandit.router.reporting.last_verdicts import report_with_last_verdict
 from ragbandit.router.reporting.next_steps import VerdictResources, rating_advice, verdict_step
 from ragbandit.router.reporting.reading import Report, ReportScope
-from ragbandit.router.reporting.report import report
 from ragbandit.router.reporting.unrated_answers import queue_unrated
 from ragbandit.router.reporting.verdict_requests import BEGIN_S, GO_ON_S
 from ragbandit.router.serving.explanations.policy_map import policy_map
@@ -111,7 +111,7 @@ def _report(
     now, settings = time.time(), router.settings
     label, rules = router.ledger.label, settings.rule_book
     scope = ReportScope(label=label, since=now - seconds, until=now, reward=settings.reward, rules=rules)
-    result = report(router.database, scope, policy=settings.policy)
+    result = report_with_last_verdict(router.database, scope, policy=settings.policy, now=now)
     mapped = policy_map(
         router.database, label=router.ledger.label, schema=settings.context, weight=settings.reward.weight
     )

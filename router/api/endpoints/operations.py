@@ -19,8 +19,8 @@ from ragbandit.router.operation.budgets import budget_states
 from ragbandit.router.operation.findings import findings_of_parts, is_problem
 from ragbandit.router.replies.status import status_json
 from ragbandit.router.replies.values import json_ready
+from ragbandit.router.reporting.last_verdicts import report_with_last_verdict
 from ragbandit.router.reporting.reading import Report, ReportScope
-from ragbandit.router.reporting.report import report
 from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.overview import HOUR_S, Overview, overview
@@ -198,7 +198,7 @@ async def read_report(
         configured=frozenset(settings.arms),
         conversation=settings.conversation,
     )
-    read = partial(report, router.database, scope, policy=settings.policy, against=against, now=now)
+    read = partial(report_with_last_verdict, router.database, scope, policy=settings.policy, against=against, now=now)
     result = await reports_of(request).run(read)
     learning = (await reads_of(request).run(router.status)).learning
     schema, weight = settings.context, settings.reward.weight

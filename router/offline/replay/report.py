@@ -14,11 +14,11 @@ _UNBOUNDED: Final = 1e6
 
 def comparisons(replayed: ReplayResult) -> list[Comparison]:
     """Each candidate, except the baseline, compared with the baseline."""
-    return [candidate.comparison for candidate in replayed.candidates if candidate.comparison is not None]
+    return [comparison for _, comparison in _judged(replayed)]
 
 
-def judged_candidates(replayed: ReplayResult) -> list[CandidateResult]:
-    return [candidate for candidate in replayed.candidates if candidate.comparison is not None]
+def _judged(replayed: ReplayResult) -> list[tuple[CandidateResult, Comparison]]:
+    return [(one, one.comparison) for one in replayed.candidates if one.comparison is not None]
 
 
 def headline(replayed: ReplayResult) -> list[str]:
@@ -26,8 +26,7 @@ def headline(replayed: ReplayResult) -> list[str]:
     sample = ""
     if replayed.sampled_from is not None:
         sample = f" (on {replayed.rows:,} of {replayed.sampled_from:,} rows, drawn by id)"
-    pairs = zip(judged_candidates(replayed), comparisons(replayed), strict=True)
-    return [f"{_sentence(candidate, comparison)}{sample}" for candidate, comparison in pairs]
+    return [f"{_sentence(candidate, comparison)}{sample}" for candidate, comparison in _judged(replayed)]
 
 
 def _sentence(candidate: CandidateResult, comparison: Comparison) -> str:
@@ -66,7 +65,10 @@ def replay_assessment(replayed: ReplayResult) -> Assessment:
         about="" if first is None else f"reward a question of {first.first}, compared with {first.second}",
         verdict=None if first is None else first.verdict,
         comparisons=tuple(compared),
-        frontier=tuple(_frontier(replayed, compared)),
+        frontier=tuple(_frontier(replayed)),
+        frontier_note="; ".join(
+            f"{one_line(one.first)} is not drawn: its {_unknown(one)} {NOT_KNOWN}" for one in compared if _unknown(one)
+        ),
         missing=None if first is None else first.missing,
         progress=1.0 if first is None else first.progress,
         tables=(_rewards(replayed), _weights(replayed), _arms(replayed), *_segments(replayed)),
@@ -74,14 +76,20 @@ def replay_assessment(replayed: ReplayResult) -> Assessment:
     )
 
 
-def _frontier(replayed: ReplayResult, compared: list[Comparison]) -> Iterator[FrontierPoint]:
-    for candidate, comparison in zip(judged_candidates(replayed), compared, strict=True):
-        if comparison.quality_verdict != NOT_KNOWN and comparison.verdict != NOT_KNOWN:
+def _frontier(replayed: ReplayResult) -> Iterator[FrontierPoint]:
+    for candidate, comparison in _judged(replayed):
+        if not _unknown(comparison):
             kind: Literal["arm", "candidate"] = "arm" if candidate.name.startswith("fixed:") else "candidate"
             quality, cost = candidate.quality.estimate or 0.0, candidate.cost.estimate or 0.0
             yield FrontierPoint(name=one_line(candidate.name), quality=quality, cost=cost, kind=kind)
     quality, cost = replayed.baseline_quality.estimate or 0.0, replayed.baseline_cost.estimate or 0.0
     yield FrontierPoint(name=replayed.against, quality=quality, cost=cost, kind="served")
+
+
+def _unknown(comparison: Comparison) -> str:
+    """What is not known of a candidate, in words; "" if it has its place in the picture."""
+    verdicts = {"reward": comparison.verdict, "quality": comparison.quality_verdict}
+    return " and ".join(part for part, verdict in verdicts.items() if verdict == NOT_KNOWN)
 
 
 def _about_the_log(replayed: ReplayResult) -> Iterator[str]:
@@ -115,7 +123,7 @@ def _rewards(replayed: ReplayResult) -> NumberTable:
             words.difference(comparison.cost),
             comparison.verdict,
         )
-        for candidate, comparison in zip(judged_candidates(replayed), comparisons(replayed), strict=True)
+        for candidate, comparison in _judged(replayed)
     ]
     columns = ("candidate", "reward", "quality", "cost", "verdict")
     return NumberTable(title=f"difference a question from {replayed.against}", columns=columns, rows=tuple(rows))
@@ -123,7 +131,7 @@ def _rewards(replayed: ReplayResult) -> NumberTable:
 
 def _weights(replayed: ReplayResult) -> NumberTable:
     rows = []
-    for candidate in judged_candidates(replayed):
+    for candidate, _ in _judged(replayed):
         weights = candidate.weights
         possible = number(weights.possible) if weights.possible < _UNBOUNDED else "unbounded"
         effective = f"{weights.effective_rows:,.0f} of {number(replayed.rows)}"
@@ -151,10 +159,10 @@ def _arms(replayed: ReplayResult) -> NumberTable:
 
 def _segments(replayed: ReplayResult) -> Iterator[NumberTable]:
     columns = ("group", "candidate", "questions", "effective rows", "difference in reward", "verdict")
-    for field in dict.fromkeys(field for candidate in judged_candidates(replayed) for field in candidate.segments):
+    for field in dict.fromkeys(field for candidate, _ in _judged(replayed) for field in candidate.segments):
         rows = [
             (one_line(value), one_line(candidate.name), *_segment(comparison))
-            for candidate in judged_candidates(replayed)
+            for candidate, _ in _judged(replayed)
             for value, comparison in candidate.segments.get(field, {}).items()
         ]
         yield NumberTable(title=f"by {one_line(field)}", columns=columns, rows=tuple(rows))

@@ -1,0 +1,87 @@
+"""The last verdict of each comparison in reports, with its moment, so that a withdrawn one is explained.
+
+A comparison is a tenant (or all), an arm, and a length of the period. A ledger has one position of the store with its
+newest _MOST verdicts. It has no texts, and no ids of questions.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from ragbandit.router.comparison import NOT_KNOWN, Comparison, Difference, words
+from ragbandit.router.config.settings import PolicySettings
+from ragbandit.router.reporting.next_steps import NOW_S
+from ragbandit.router.reporting.reading import Report, ReportScope
+from ragbandit.router.reporting.report import report
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.positions import move_position, position_of
+from ragbandit.shared.errors import StoreError
+from ragbandit.shared.texts.formats import counted, moment
+
+#: largest number of verdicts of a ledger
+_MOST: Final = 64
+_DAY_S: Final = 86_400.0
+#: least time between two moments that are stored of one verdict, seconds
+_STORED_EVERY_S: Final = 3_600.0
+
+
+def report_with_last_verdict(
+    database: Database, scope: ReportScope, *, policy: PolicySettings, against: str | None = None, now: float
+) -> Report:
+    """Make a report as `reporting.report.report`, and store its verdict if its period ends now.
+
+    If an earlier verdict on the same comparison is withdrawn, the report says why. now: seconds since 1970
+    """
+    made = report(database, scope, policy=policy, against=against, now=now)
+    total = made.total
+    if total is None or abs(now - made.until) > NOW_S:
+        return made
+    reader = f"last verdicts:{scope.label}"
+    with database.read() as connection:
+        stored = position_of(connection, reader)
+    key = f"{made.tenant or ''}/{total.second_arm}/{round((made.until - made.since) / _DAY_S, 2)}"
+    last = stored.get(key)
+    is_new = last is None or last["verdict"] != total.verdict or now - last["at"] > _STORED_EVERY_S
+    if total.verdict != NOT_KNOWN and is_new:
+        said = {"verdict": total.verdict, "at": now, "low": total.reward.low, "high": total.reward.high}
+        newest = sorted((stored | {key: said}).items(), key=lambda one: -one[1]["at"])[:_MOST]
+        _keep(database, dict(newest), reader=reader, now=now)
+    if last is None or last["verdict"] == total.verdict:
+        return made
+    why = _why(made, total, last=last)
+    if why is None:
+        newer = report(database, replace(scope, since=last["at"]), policy=policy, against=total.second_arm, now=now)
+        why = _newer_questions(newer.total, total, last=last)
+    text = f"{_former(last)}; {why}."
+    return replace(made, withdrawn=text, sentence=f"{made.sentence} {text}")
+
+
+def _keep(database: Database, position: Mapping[str, Any], *, reader: str, now: float) -> None:
+    try:
+        with database.write() as connection:
+            move_position(connection, reader, position=position, now=now)
+    except StoreError:
+        return  # a store that can only be read has reports, too
+
+
+def _former(last: Mapping[str, Any]) -> str:
+    interval = words.interval_words(Difference(low=last["low"], high=last["high"]))
+    return f"At {moment(last['at'])} the report said {last['verdict']} (reward {interval} a question)"
+
+
+def _why(report: Report, total: Comparison, *, last: Mapping[str, Any]) -> str | None:
+    """Why the last verdict does not hold any more; None if only the questions are others."""
+    if report.state is not None:
+        return f"now the report has a state: {report.state}"
+    if total.reward.low is None or total.reward.high is None:
+        return f"now there is no interval (missing: {total.missing})"
+    return next((f"since then {change.what}" for change in report.changes if change.at > last["at"]), None)
+
+
+def _newer_questions(newer: Comparison | None, total: Comparison, *, last: Mapping[str, Any]) -> str:
+    questions = counted(0 if newer is None else newer.questions, "question")
+    estimate = None if newer is None else newer.reward.estimate
+    if estimate is not None and not last["low"] <= estimate <= last["high"]:
+        return f"the newest {questions} differ"
+    interval = words.interval_words(total.reward)
+    return f"with {questions} since then, and without those that left the period, the interval is {interval}"

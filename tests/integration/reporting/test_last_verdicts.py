@@ -1,0 +1,71 @@
+"""The last verdict of a comparison is stored, and explained when it is withdrawn."""
+
+import pytest
+
+from ragbandit.router.reporting import last_verdicts
+from ragbandit.router.reporting.last_verdicts import report_with_last_verdict
+from ragbandit.router.reporting.reading import ReportScope
+from ragbandit.router.storage.sql.positions import position_of
+
+
+@pytest.fixture
+def world(make_world):
+    return make_world(policy={"name": "uniform"})
+
+
+def ask(world, count, *, best):
+    """Questions to all arms alike, of which one arm answers all right, and the others none."""
+    for _ in range(count):
+        world.now += 60.0
+        decision = world.route()
+        world.outcome(decision)
+        world.feedback(decision, rating=float((decision.arm == "multi_step") == best))
+    world.learn()
+
+
+def report_now(world, *, days=7.0, tenant=None):
+    now, settings = world.now + 1.0, world.settings
+    scope = ReportScope(label="main", since=now - days * 86_400.0, until=now, tenant=tenant, reward=settings.reward)
+    return report_with_last_verdict(world.database, scope, policy=settings.policy, against="multi_step", now=now)
+
+
+def stored(world):
+    with world.database.read() as connection:
+        return position_of(connection, "last verdicts:main")
+
+
+def test_a_withdrawn_verdict_says_when_it_was_given_and_why(world):
+    """A verdict that holds adds nothing; one that newer questions contradict has its moment and their number."""
+    ask(world, 150, best=True)
+    first = report_now(world)
+    assert (first.total.verdict, first.withdrawn) == ("worse", None)
+    assert report_now(world).withdrawn is None
+    assert [one["verdict"] for one in stored(world).values()] == ["worse"]
+    ask(world, 150, best=False)
+    second = report_now(world)
+    assert second.total.verdict != "worse"
+    assert second.withdrawn.startswith("At 2023-")
+    assert " the report said worse (reward -" in second.withdrawn
+    assert second.withdrawn.endswith("; the newest 150 questions differ.")
+    assert second.sentence.endswith(second.withdrawn)
+    other = report_now(world, days=6.0)
+    assert other.withdrawn is None  # nothing was said of this comparison
+
+
+def test_a_report_of_the_past_stores_nothing(world):
+    """Only reports that end now store their verdict, and a ledger has a limited number of them."""
+    ask(world, 150, best=True)
+    scope = ReportScope(label="main", since=world.now - 86_400.0, until=world.now + 1.0, reward=world.settings.reward)
+    given = {"policy": world.settings.policy, "against": "multi_step"}
+    assert report_with_last_verdict(world.database, scope, **given, now=world.now + 3_600.0).total.verdict == "worse"
+    assert stored(world) == {}
+
+
+def test_the_number_of_stored_verdicts_is_limited(world, monkeypatch):
+    """A ledger has the newest verdicts of at most so many comparisons."""
+    monkeypatch.setattr(last_verdicts, "_MOST", 2)
+    ask(world, 150, best=True)
+    for days in (1.0, 2.0, 3.0):
+        world.now += 1.0
+        report_now(world, days=days)
+    assert sorted(key.rpartition("/")[2] for key in stored(world)) == ["2.0", "3.0"]

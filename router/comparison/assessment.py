@@ -31,7 +31,6 @@ class Plane:
     quality: str  #: name of the vertical axis
     cost: str  #: name of the horizontal axis
     points: tuple[FrontierPoint, ...]
-    note: str = ""  #: what is left out
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,17 +38,11 @@ class QuestionKind:
     """A kind of questions, and who answers it."""
 
     name: str
-    """What its questions are, in words."""
-    share: float
-    """Share of all questions."""
-    arms: Mapping[str, float]
-    """Arm -> its share of this kind."""
-    reward: float | None
-    """Mean reward; null with too few ratings."""
-    over_best: Difference = field(default_factory=Difference)
-    """Reward of the policy minus that of the best fixed arm."""
+    share: float  #: share of all questions
+    arms: Mapping[str, float]  #: arm -> its share of this kind
+    reward: float | None  #: mean reward; None with too few ratings
+    over_best: Difference = field(default_factory=Difference)  #: reward of the policy minus that of the best fixed arm
     examples: tuple[str, ...] = ()
-    """At most three of its questions."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -81,10 +82,9 @@ def _cost_bar(cost: Difference) -> Bar:
 def frontier(points: Sequence[FrontierPoint], *, unit: str, signs: plots.ArmSigns, note: str = "") -> Picture | None:
     """Quality against cost per question: arms, what was served, and policies; None without points."""
     cost = "Cost" if unit == "cost" else f"Cost, {unit}"
-    whole = Plane(
-        title="Quality against cost per question", quality="Quality", cost=cost, points=tuple(points), note=note
-    )
-    return plane(whole, unit=unit, signs=signs)
+    whole = Plane(title="Quality against cost per question", quality="Quality", cost=cost, points=tuple(points))
+    picture = plane(whole, unit=unit, signs=signs)
+    return picture and replace(picture, note=note)
 
 
 def plane(drawn: Plane, *, unit: str = "cost", signs: plots.ArmSigns) -> Picture | None:
@@ -111,7 +111,6 @@ def plane(drawn: Plane, *, unit: str = "cost", signs: plots.ArmSigns) -> Picture
         table=NumberTable(
             title=drawn.title, columns=("Way of answering", "Kind", drawn.quality, drawn.cost), rows=tuple(cells)
         ),
-        note=drawn.note,
     )
 
 

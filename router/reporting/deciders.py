@@ -74,8 +74,7 @@ def without_draw(by: str) -> Decider:
 
 
 def newest_deciders(connection: Connection, condition: ColumnElement[bool], *, label: str) -> list[Decider]:
-    """What decided the newest NEWEST questions, the newest first. Without a tenant they may be older than the period.
-    So every report says the same of the present.
+    """What decided the newest NEWEST questions, the newest first.
 
     condition: on `decisions`. label: of the ledger in which a question may be rated
     """

@@ -399,6 +399,7 @@ def read_log(database: Database, scope: ReportScope) -> ReportRows:
         if rows.imported and questions > scope.most:
             questions -= count_imported(connection, scope.condition)
             rows = _read_rows(connection, scope, questions=questions)
+        # Without a tenant they may be older than the period, so every report says the same of the present.
         newest = scope.condition if scope.tenant is not None else replace(scope, since=0.0).condition
         deciders = newest_deciders(connection, newest, label=scope.label)
     return rows.log(scope, whole=questions if questions > scope.most else None, deciders=deciders)

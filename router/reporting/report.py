@@ -81,7 +81,8 @@ def report(
         return result
     weight = scope.reward.weight
     before = before_start(database, result.total, label=scope.label, weight=weight)
-    result = result if before is None else words.with_before(result, before)
+    if before is not None:
+        result = replace(result, before=before, sentence=f"{result.sentence} {before}")
     if result.to_rate is not None:
         with database.read() as connection:
             can_rate = len(unrated_answers(connection, scope, arm=arm)) >= result.to_rate

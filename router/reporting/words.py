@@ -54,11 +54,6 @@ def unpriced_words(report: Report) -> str:
     return ", ".join(f"{counted(answers, 'answer')} of {arm}" for arm, answers in report.unpriced.items())
 
 
-def with_before(report: Report, before: str) -> Report:
-    """The report with the findings of before the start, also in its sentence."""
-    return replace(report, before=before, sentence=f"{report.sentence} {before}")
-
-
 def _verdict(total: Comparison, report: Report) -> str:
     if not total.questions:
         return f"no question was offered {total.second_arm}"

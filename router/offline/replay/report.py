@@ -34,30 +34,24 @@ def _sentence(candidate: CandidateResult, comparison: Comparison) -> str:
         return f"{comparison.first} and {comparison.second} are the same policy"
     text = words.sentence(comparison)
     if comparison.verdict != NOT_KNOWN and candidate.unsupported:
-        text += f"; whatever the reward of what the log never tried: {_unsupported(candidate)}"
+        arms = ", ".join(one_line(arm) for arm in candidate.unsupported)
+        share = percent(round(sum(candidate.unsupported.values()), 3))
+        text += f"; whatever the reward of what the log never tried: {share} of the decisions of "
+        text += f"{one_line(candidate.name)} are for arms that the log never tried there ({arms})"
     if comparison.verdict == NOT_KNOWN and candidate.bounds is not None:
         low, high = map(decimal, candidate.bounds)
         text += f"; its reward may lie anywhere from {low} to {high}"
     return text
 
 
-def _unsupported(candidate: CandidateResult) -> str:
-    arms = ", ".join(one_line(arm) for arm in candidate.unsupported)
-    share = percent(round(sum(candidate.unsupported.values()), 3))
-    return (
-        f"{share} of the decisions of {one_line(candidate.name)} are for arms that the log never tried there ({arms})"
-    )
-
-
 def replay_assessment(replayed: ReplayResult) -> Assessment:
     """A replay's result for people. Faults of the log replace the sentence and all verdicts."""
     compared = comparisons(replayed)
     first = compared[0] if compared else None
-    sentence = "; ".join(headline(replayed)[:1])
+    sentence, *others = headline(replayed) or [""]
     if replayed.faults:
         faults = "; ".join(map(one_line, replayed.faults))
         sentence = f"this log is wrong, so that no number from it is reliable: {faults}"
-    others = headline(replayed)[1:]
     return Assessment(
         title=f"Replay of {one_line(replayed.log)}",
         sentence=sentence,
@@ -66,9 +60,7 @@ def replay_assessment(replayed: ReplayResult) -> Assessment:
         verdict=None if first is None else first.verdict,
         comparisons=tuple(compared),
         frontier=tuple(_frontier(replayed)),
-        frontier_note="; ".join(
-            f"{one_line(one.first)} is not drawn: its {_unknown(one)} {NOT_KNOWN}" for one in compared if _unknown(one)
-        ),
+        frontier_note="; ".join(filter(None, map(_why_not_drawn, compared))),
         missing=None if first is None else first.missing,
         progress=1.0 if first is None else first.progress,
         tables=(_rewards(replayed), _weights(replayed), _arms(replayed), *_segments(replayed)),
@@ -78,7 +70,7 @@ def replay_assessment(replayed: ReplayResult) -> Assessment:
 
 def _frontier(replayed: ReplayResult) -> Iterator[FrontierPoint]:
     for candidate, comparison in _judged(replayed):
-        if not _unknown(comparison):
+        if not _why_not_drawn(comparison):
             kind: Literal["arm", "candidate"] = "arm" if candidate.name.startswith("fixed:") else "candidate"
             quality, cost = candidate.quality.estimate or 0.0, candidate.cost.estimate or 0.0
             yield FrontierPoint(name=one_line(candidate.name), quality=quality, cost=cost, kind=kind)
@@ -86,10 +78,11 @@ def _frontier(replayed: ReplayResult) -> Iterator[FrontierPoint]:
     yield FrontierPoint(name=replayed.against, quality=quality, cost=cost, kind="served")
 
 
-def _unknown(comparison: Comparison) -> str:
-    """What is not known of a candidate, in words; "" if it has its place in the picture."""
+def _why_not_drawn(comparison: Comparison) -> str:
+    """Why the picture leaves a candidate out; "" if it has its place there."""
     verdicts = {"reward": comparison.verdict, "quality": comparison.quality_verdict}
-    return " and ".join(part for part, verdict in verdicts.items() if verdict == NOT_KNOWN)
+    unknown = " and ".join(part for part, verdict in verdicts.items() if verdict == NOT_KNOWN)
+    return unknown and f"{one_line(comparison.first)} is not drawn: {unknown} {NOT_KNOWN}"
 
 
 def _about_the_log(replayed: ReplayResult) -> Iterator[str]:
@@ -161,13 +154,14 @@ def _segments(replayed: ReplayResult) -> Iterator[NumberTable]:
     columns = ("group", "candidate", "questions", "effective rows", "difference in reward", "verdict")
     for field in dict.fromkeys(field for candidate, _ in _judged(replayed) for field in candidate.segments):
         rows = [
-            (one_line(value), one_line(candidate.name), *_segment(comparison))
+            (
+                *map(one_line, (value, candidate.name)),
+                number(one.questions),
+                f"{one.reward.effective_rows:,.0f}",
+                words.difference(one.reward),
+                one.verdict,
+            )
             for candidate, _ in _judged(replayed)
-            for value, comparison in candidate.segments.get(field, {}).items()
+            for value, one in candidate.segments.get(field, {}).items()
         ]
         yield NumberTable(title=f"by {one_line(field)}", columns=columns, rows=tuple(rows))
-
-
-def _segment(one: Comparison) -> tuple[str, ...]:
-    effective = f"{one.reward.effective_rows:,.0f}"
-    return number(one.questions), effective, words.difference(one.reward), one.verdict

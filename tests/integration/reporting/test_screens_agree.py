@@ -2,10 +2,13 @@
 how many decisions there are, and what became of each of them.
 """
 
+import contextlib
 import html
 import json
 import re
-from collections import defaultdict
+import sqlite3
+from collections import Counter, defaultdict
+from typing import NamedTuple
 
 import pytest
 from starlette.testclient import TestClient
@@ -14,7 +17,7 @@ from ragbandit.router.api.app import create_app
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.additions import additions
-from ragbandit.shared.texts.formats import money, number as rounded
+from ragbandit.shared.texts.formats import money, number as rounded, percent
 from tests.support import command
 
 #: whether the tree has the addition with the pages
@@ -39,6 +42,7 @@ STORES = {
     "limit": ("conversation: {session_limit: {turns: 1}, at_limit: cheapest}\npolicy: {name: uniform}", 48, 48),
     "rule": ("rules: [{name: own, when: {tenant: default}, arms: [cheap]}]", 12, 6),
     "named": ("policy: {name: uniform}", 36, 36),
+    "failed": ("policy: {name: uniform}", 60, 40),
     "kill switch": ("policy: {name: uniform}", 36, 36),
     "two keys": ("tenants: {acme: {dollars_per_day: 0.02}}\npolicy: {name: mba}", 200, 200),
 }
@@ -50,6 +54,8 @@ UNDRAWN = {
     "kill switch": "the kill switch",
     "two keys": "the budget of the tenant acme, which raised the price",
 }
+#: stores of which a comparison leaves out drawn questions, too: open tasks, budgets judged apart
+PARTLY_COMPARED = {"tasks", "two keys"}
 VERDICT = re.compile(r"(whether )?routing is (better|worse|as good)(?: than| as) (always \w+)")
 QUALITY = re.compile(r"quality (better|worse|as good)")
 STATE = re.compile(r"((?:safe start|budget|warm-up|rebuilt ledger): \d+ %)")
@@ -72,7 +78,10 @@ def live(client, numbers, *, rated, is_last, name=""):
         reply = client.post("/v1/route", json=body, headers=headers).raise_for_status().json()
         decision = router.decision(reply["decision_id"]).decision
         cost = {"dollars": {"cheap": 0.002, "dear": 0.02}[decision.arm]}
-        router.outcome(decision.id, answer="Bram Stoker", steps=1, cost=cost)
+        if name == "failed" and number % 6 == 0:
+            router.outcome(decision.id, status="failed", error="the server is down", steps=1, cost=cost)
+        else:
+            router.outcome(decision.id, answer="Bram Stoker", steps=1, cost=cost)
         if number < rated and decision.turn_of is None:
             router.feedback(decision.id, rating=decision.arm == "dear" or number % 4 == 0)
         if number % 2 and not (is_last and number == numbers[-1]) and router.settings.conversation.unit == "task":
@@ -94,6 +103,7 @@ class Screens:
 
     def __init__(self, folder, *, name, more, questions, rated):
         self.config = folder / "config.yaml"
+        self.database = folder / "data" / "ragbandit.db"
         self.config.write_text(CONFIG.format(folder=folder, more=more))
         parts = [range(questions)]
         if "dollars_per_day" in more:  # a service knows what was spent before it began
@@ -261,6 +271,49 @@ def test_what_was_not_drawn_comes_first(screens):
             assert line in text, (screen, line)
         if screens.report["state"] is None and screens.report["total"] is not None:
             assert all(text.index(line) < text.index("routing is") for text in screens.texts.values())
+
+
+class Counted(NamedTuple):
+    """Sums over the questions of a store, by its tables alone."""
+
+    questions: int
+    dollars: float
+    drawn: Counter
+    rated: Counter
+
+
+def counted_in(database):
+    """Count the drawn and the rated questions of each arm that the policy decided between two arms, and all dollars."""
+    learned = "EXISTS (SELECT 1 FROM updates u WHERE u.decision_id = d.id AND u.source = 'explicit')"
+    query = f"SELECT d.id, d.arm, d.arms, d.arm_by, o.cost, {learned} FROM decisions d"
+    query += " LEFT JOIN outcomes o ON o.decision_id = d.id WHERE d.turn_of IS NULL"
+    questions, dollars, drawn, rated = 0, 0.0, Counter(), Counter()
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        for _, arm, arms, by, cost, is_rated in connection.execute(query):
+            questions += 1
+            dollars += json.loads(cost or "{}").get("dollars", 0.0)
+            if by is None and len(json.loads(arms)) == 2:
+                drawn[arm] += 1
+                rated[arm] += is_rated
+    return Counted(questions, dollars, drawn, rated)
+
+
+def test_sentences_have_the_numbers_of_the_store(screens):
+    """Questions, dollars, and each arm's share and rated share, as sentences say them, are those of the tables."""
+    found, said, text = counted_in(screens.database), screens.report, screens.texts["report"]
+    assert said["questions"] == found.questions
+    assert said["spent"] == pytest.approx(found.dollars)
+    if said["total"] is None or screens.name in PARTLY_COMPARED:
+        return
+    compared = sum(found.drawn.values())
+    assert (said["total"]["questions"], said["total"]["rated"]) == (compared, sum(found.rated.values()))
+    assert f"rated of the compared: {sum(found.rated.values())}" in text
+    for arm, count in found.drawn.items():
+        share = percent(round(found.rated[arm] / count, 2))
+        assert re.search(rf"rated: (?:\w+ \d+ %; )?{arm} {share}", text), (arm, share)
+    lines = re.findall(r"questions that are in no comparison: (.*?\)) ", text)
+    left = sum(map(int, re.findall(r"(\d+) \(", lines[0]))) if lines else 0
+    assert left == found.questions - compared
 
 
 def test_the_stores_differ(screens):

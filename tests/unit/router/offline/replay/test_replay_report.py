@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.comparison import Difference, compare
+from ragbandit.router.comparison.page import template_values
 from ragbandit.router.offline.logs import BadRow
 from ragbandit.router.offline.replay.plan import (
     Arm,
@@ -163,3 +164,13 @@ def test_the_log_is_described():
     assert rows["by"][0][4:] == ("+0.050 (+0.010 to +0.090)", "better")
     assert rows["the"] == (("none", "33.1 %", "33.3 %", "0.410", "\u2013", "0.000", "yes"),)
     assert rows["how"][0][1:3] == ("2,310 of 12,000", "28")
+
+
+def test_the_picture_names_each_candidate_that_it_leaves_out():
+    """A candidate whose reward or quality is not known has no place in the picture, and the note says why."""
+    unknown = candidate("fixed:none", 0.0, 0.2)
+    shown = replay_assessment(replayed(BASELINE, candidate(), unknown))
+    assert [point.name for point in shown.frontier] == ["linucb", SERVED]
+    assert shown.frontier_note == f"{unknown.comparison.first} is not drawn: reward not known yet"
+    picture = template_values(shown)["plots"][0]
+    assert picture.note == shown.frontier_note

@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 import typer
@@ -224,8 +224,6 @@ def explain(
         store, rule = DecisionStore(ledger.database, label=ledger.label), closing_rule(settings.learning)
         explained = explanations.explain(store, decision_id, rule=rule, known=settings.arms)
         mapped = policy_map(ledger.database, label=ledger.label, schema=settings.context, weight=settings.reward.weight)
-    if (kind := mapped.kind_of.get(explained.decision_id)) is not None:
-        explained = replace(explained, reasons=(*explained.reasons, f"This question is of the kind: {kind}."))
     reply: dict[str, Any] = json_ready(explanation_json(explained))
     show(reply if as_json else _short_explanation(reply), as_json=as_json)
 
@@ -251,6 +249,7 @@ def _short_explanation(reply: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "decision": f"{reply['decision_id']}, {moment(record['made_at'])}",
         "question": record["question"],
+        "kind of question": kind,
         "probabilities": ", ".join(f"{arm} {percent(p)}" for p, arm in probabilities[:6]),
         "chosen": reply["chosen"],
         **answer,

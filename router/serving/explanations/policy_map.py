@@ -112,7 +112,7 @@ class Asked:
     """The questions that are mapped."""
 
     texts: Sequence[str]  #: "" if a text is not kept
-    ids: Sequence[str] = ()  #: of their decisions; () if they are not in a store
+    ids: Sequence[str] = ()  #: ids of the decisions; () if the questions are not in a store
     facts: Sequence[Facts]
     words: Mapping[str, Sequence[int]]  #: frequent word -> places of the questions that have it
     tests: Sequence[Test]

@@ -42,7 +42,7 @@ STORES = {
     "limit": ("conversation: {session_limit: {turns: 1}, at_limit: cheapest}\npolicy: {name: uniform}", 48, 48),
     "rule": ("rules: [{name: own, when: {tenant: default}, arms: [cheap]}]", 12, 6),
     "named": ("policy: {name: uniform}", 36, 36),
-    "failed": ("policy: {name: uniform}", 60, 40),
+    "failed": ("policy: {name: uniform}", 60, 60),
     "kill switch": ("policy: {name: uniform}", 36, 36),
     "two keys": ("tenants: {acme: {dollars_per_day: 0.02}}\npolicy: {name: mba}", 200, 200),
 }

@@ -225,7 +225,8 @@ def explain(
         explained = explanations.explain(store, decision_id, rule=rule, known=settings.arms)
         mapped = policy_map(ledger.database, label=ledger.label, schema=settings.context, weight=settings.reward.weight)
     reply: dict[str, Any] = json_ready(explanation_json(explained))
-    show(reply if as_json else _short_explanation(reply), as_json=as_json)
+    kind = mapped.kind_of.get(explained.decision_id, "")
+    show(reply if as_json else _short_explanation(reply, kind=kind), as_json=as_json)
 
 
 def _amount_in_words(value: float, *, unit: str) -> str:
@@ -235,7 +236,7 @@ def _amount_in_words(value: float, *, unit: str) -> str:
     return f"{shown} {singular if shown == '1' else unit}"
 
 
-def _short_explanation(reply: Mapping[str, Any]) -> dict[str, Any]:
+def _short_explanation(reply: Mapping[str, Any], *, kind: str) -> dict[str, Any]:
     record = reply["record"]
     outcome, judged = record["outcome"], record["feedback"]
     probabilities = sorted(((arm["probability"], arm["arm"]) for arm in reply["arms"]), reverse=True)

@@ -9,7 +9,7 @@ from typing import Final
 from alembic import op
 from sqlalchemy import Column, String, text
 
-from ragbandit.router.storage.sql.tables import tables_of
+from ragbandit.router.storage.sql.tables import schema_at
 
 revision = "1001"
 down_revision = None
@@ -38,7 +38,7 @@ _REPLACED: Final = (
 
 
 def upgrade() -> None:
-    tables_of(revision).create_all(op.get_bind())
+    schema_at(revision).create_all(op.get_bind())
     for name, table, columns, condition in _REPLACED:
         op.create_index(name, table, columns, sqlite_where=condition, postgresql_where=condition)
     for statement in _APPEND_ONLY[op.get_bind().dialect.name]:

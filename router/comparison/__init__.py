@@ -116,8 +116,8 @@ class Comparison:
     rated: int
     """Compared questions whose reward is known."""
     bounded: int = 0
-    """Compared questions on which the second way had no chance: its reward there lies between its bounds, and costs are
-    compared without them."""
+    """Compared questions whose arm of the second way had probability 0. Only the smallest and the largest possible
+    reward of that arm are known; costs are compared without these questions."""
     reward: Difference
     """Reward: quality - weight x cost."""
     quality: Difference

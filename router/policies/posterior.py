@@ -46,7 +46,7 @@ from ragbandit.shared.types import ArmName, Json, Matrix, Vector
 COMMON: Final = 0.3  #: prior covariance of any two arms, if arms share parts
 PART: Final = 0.1  #: additional prior covariance of two arms for each part that they share
 OWN: Final = 0.1  #: additional prior covariance of an arm with itself
-#: precision of a weight's prior at which its variance v is 1 (see the module)
+#: scale of the prior: a weight has the variance v = RIDGE / precision (see the module)
 RIDGE: Final = 3.3
 #: largest number of rows of a block, after which A is inverted again (see the module)
 _BLOCK: Final = 64

@@ -83,7 +83,10 @@ def sampled_difference(sample: DifferenceSample, *, alpha: float = ALPHA) -> Dif
 
 
 def _estimate(sample: DifferenceSample, *, ends: Sequence[float]) -> float | None:
-    """The mean if unknown differences are like the known differences of asked questions; None before any is known."""
+    """The mean over routed questions, if the differences of those not asked equal the known mean; None without one.
+
+    A question that cannot be asked has that mean, clipped to the ends between which its difference lies.
+    """
     known = sample.known
     if not len(known):
         return None

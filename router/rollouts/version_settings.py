@@ -1,4 +1,4 @@
-"""The settings of a version: those of the configuration with the changes of the version."""
+"""The settings of a version: the configuration with the changes of the version."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -123,7 +123,7 @@ class Routine:
         self._woken.set()
 
     def close(self) -> None:
-        """End the thread and wait at most JOIN_S for it. Does nothing if it was not started."""
+        """End the thread, if it was started, and wait at most JOIN_S for it. It cannot be started afterwards."""
         self.stop()
         if self._thread.is_alive():
             self._thread.join(JOIN_S)

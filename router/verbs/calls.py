@@ -14,7 +14,7 @@ from ragbandit.router.cli.tables import show
 from ragbandit.router.config import loading as configuration
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import number_or_name, one_line
-from ragbandit.shared.texts.redaction import shown_variable
+from ragbandit.shared.texts.redaction import variable_or_hidden
 
 PriceOption = Annotated[str | None, typer.Option("--cost-weight", help="a number, or a name of cost_weights")]
 
@@ -32,7 +32,7 @@ def client_of(url: str | None, *, config: str | None, key_env: str | None) -> Cl
         url = server.model_copy(update={"host": _LOCAL.get(server.host, server.host)}).url
     key = None if key_env is None else os.environ.get(key_env, "").strip()
     if key_env is not None and not key:
-        message = f"the environment variable {shown_variable(key_env)} is not set"
+        message = f"the environment variable {variable_or_hidden(key_env)} is not set"
         raise InvalidInput(message, field="key-env", remedy="set the variable to the API key, or name another")
     return Client(url, api_key=key)
 

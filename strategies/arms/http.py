@@ -14,7 +14,7 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.model_servers.failures import Failure, ServerFailed
 from ragbandit.shared.model_servers.json_server import JsonServer
 from ragbandit.shared.model_servers.outbound import check_address, check_header_value, retry_pause
-from ragbandit.shared.texts.redaction import shown_variable
+from ragbandit.shared.texts.redaction import variable_or_hidden
 from ragbandit.shared.types import MAX_AMOUNT, CallFailed, Cost, Json, Round
 from ragbandit.strategies.arm_parts.prompted import ArmParams, ParamsArm
 from ragbandit.strategies.base import seconds_until
@@ -180,8 +180,8 @@ class Http(ParamsArm[HttpParams]):
 def header_secret(variable: str, *, field: str) -> str:
     if variable not in os.environ:
         remedy = "set the variable in the environment of every worker"
-        message = f"the environment variable {shown_variable(variable)} is not set"
+        message = f"the environment variable {variable_or_hidden(variable)} is not set"
         raise ConfigError(message, field=field, remedy=remedy)
     remedy = "set that variable to the header's value and nothing else"
-    check_header_value(os.environ[variable], what=shown_variable(variable), field=field, remedy=remedy)
+    check_header_value(os.environ[variable], what=variable_or_hidden(variable), field=field, remedy=remedy)
     return os.environ[variable]

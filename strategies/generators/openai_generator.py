@@ -28,7 +28,7 @@ from ragbandit.shared.model_servers.token_usage import CHARACTERS, Preference, T
 from ragbandit.shared.model_servers.told_prices import charge
 from ragbandit.shared.reading.thread import ReadingTimeout
 from ragbandit.shared.texts.json_values import json_bytes
-from ragbandit.shared.texts.redaction import shown_variable
+from ragbandit.shared.texts.redaction import variable_or_hidden
 from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import Cost
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request, seconds_until
@@ -302,7 +302,7 @@ class OpenAiGenerator(Generator):
             return "set generator.context_tokens to the server's limit, or less"
         if failure.kind in ("unreachable", "broken"):
             return "start the server, or correct generator.openai.base_url"
-        variable = shown_variable(self._options.api_key_env)
+        variable = variable_or_hidden(self._options.api_key_env)
         return {
             **dict.fromkeys(range(300, 400), "put that address into generator.openai.base_url, if it is right"),
             400: "the server does not accept the request: see generator.openai.fields and max_tokens_field",

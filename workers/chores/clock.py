@@ -27,7 +27,7 @@ class StoreTime(Chore):
 
 
 class HostClock(Chore):
-    """Compares the host's clock with the time of deadlines."""
+    """Records in the audit log when the clock of this host begins to be ahead of `context.deadlines`, or ends to."""
 
     title = "look at the clock of this host"
     every_s = 5.0

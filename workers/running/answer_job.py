@@ -38,7 +38,7 @@ from ragbandit.workers.setup.loading import LoadedArm
 
 log = logging.getLogger("ragbandit.worker")
 
-#: number of runs that ended their processes after which a question fails. The second run is alone in its process, so
+#: a question fails after this many of its runs have ended their processes. The second run is alone in its process, so
 #: that no other question fails with it
 MAX_TRIES: Final = 2
 #: seconds after its time budget at which a run is abandoned, because the arm ignores its cancellation

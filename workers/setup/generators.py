@@ -61,8 +61,8 @@ def threads_of_worker(workers: WorkerSettings, *, cores: int, models: int = 1) -
 #: settings of a server that do not change answers, and token_prices, which `generator_version` adds again
 _PATIENCE = {"concurrency", "read_s", "retries", "token_prices"}
 
-#: keys in the order of stored versions: an answer whose version is written in another order would be paid for again.
-#: Keys of further additions follow by name
+#: order of the keys in the JSON of `generator_version`. Versions are compared as texts: in another order, stored
+#: answers would no longer match and would be paid for again. Further keys follow by name
 _VERSION_KEYS: Final = (
     *("name", "model", "precision", "device", "context_tokens", "trained_tokens", "script", "script_s"),
     *("token_prices", "openai", "anthropic"),

@@ -107,7 +107,9 @@ def _user_kind(settings: Settings) -> RetrieverKind:
             raise
         except Exception as error:  # the user's code may raise anything
             fault = f"{path!r} cannot be made: {type(error).__name__}: {error}"
-            raise ConfigError(fault, field="retriever.name", remedy="let it work without arguments") from error
+            raise ConfigError(
+                fault, field="retriever.name", remedy="mend this error; it is called without arguments"
+            ) from error
         missing = [m for m in ("search", "close") if not inspect.iscoroutinefunction(getattr(retriever, m, None))]
         faults = [f"has no `async def {method}`" for method in missing]
         if not isinstance(getattr(retriever, "name", None), str) or not retriever.name:

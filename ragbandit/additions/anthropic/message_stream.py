@@ -12,7 +12,7 @@ from ragbandit.router.api.endpoints.streaming import PING, PING_S, event_bytes
 from ragbandit.router.api.openai import replies
 from ragbandit.shared.dialects.chat.message_parts import thoughts_of
 from ragbandit.shared.model_servers.token_usage import count_of
-from ragbandit.shared.reading.fields import objects_in, words_of
+from ragbandit.shared.reading.fields import flat_text, objects_in
 from ragbandit.shared.types import Decision, DeltaPiece, Outcome, StatusNote, TextPiece, spoken_answer
 
 #: text of a block -> type of the events with its pieces
@@ -84,7 +84,7 @@ class MessageStream:
         events = [
             *self._piece_events("thinking", thoughts),
             *self._text_events(),
-            *self._text_events(words_of(delta.get("refusal"))),
+            *self._text_events(flat_text(delta.get("refusal"))),
         ]
         if not events and time.monotonic() > self._ping_at:  # a long call, whose events come at the end
             self._ping_at = time.monotonic() + PING_S

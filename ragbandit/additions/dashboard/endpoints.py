@@ -11,7 +11,7 @@ from ragbandit.router.api.door import Door
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.security.rules import EVERYBODY, is_page
 
-# page.css belongs to the pages of assessments
+# pages of assessments share page.css, so it lies in the core
 _STATIC: Final = StaticFiles(directory=STATIC, packages=[("ragbandit.router.comparison", "static")])
 _files = Endpoints()
 

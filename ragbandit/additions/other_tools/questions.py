@@ -27,7 +27,7 @@ from ragbandit.router.offline.logs.records import Parse, plain_name, records
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.shared.additions import load_offered
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.reading.fields import clean_value, objects_in, words_of
+from ragbandit.shared.reading.fields import clean_value, flat_text, objects_in
 from ragbandit.shared.texts.formats import iso_time
 from ragbandit.shared.texts.plain_values import is_missing, plain_tree
 
@@ -135,7 +135,7 @@ class QuestionLog:
                 self.left_out.setdefault(reason, []).append(number)
                 continue
             for place, row in enumerate(rows):
-                key = _shorten(words_of(row.get("trace") or row.get("id")).strip())
+                key = _shorten(flat_text(row.get("trace") or row.get("id")).strip())
                 yield key or f"{number}-{place}", row, number, place
 
     def _questions_in(self, entry: Record) -> tuple[str, list[dict[str, Any]]]:
@@ -192,7 +192,7 @@ class QuestionLog:
             value = row.pop(name, None)
             with contextlib.suppress(ValueError):
                 row[name] = _seconds(value) if name == "time" else max(0.0, cells.cell_number(value, most=1e12))
-        row |= {name: _shorten(words_of(plain_tree(row[name]))) for name in ("model", "session") if name in row}
+        row |= {name: _shorten(flat_text(plain_tree(row[name]))) for name in ("model", "session") if name in row}
         gold = cells.from_text(row.get("answers"))
         texts = (str(one) if type(one) in (int, float) else one for one in (gold if isinstance(gold, list) else [gold]))
         row |= {"answers": [*filter(None, map(answer_of, texts))], "answer": answer_of(row.get("answer"))}
@@ -200,7 +200,7 @@ class QuestionLog:
         row["scores"] = _scores(cells.from_text(row.get("scores")))
         asked, turn, answered = question_of(row.pop("question", None))
         row["answer"] = row["answer"] or answered
-        is_inner = re.fullmatch(FORMS["inner"], words_of(row.get("kind")).lower())
+        is_inner = re.fullmatch(FORMS["inner"], flat_text(row.get("kind")).lower())
         row |= {"question": "", "turn": int(row.get("turn", turn))}
         if is_inner:
             row.pop("model", None)  # for example an embedding model
@@ -274,7 +274,7 @@ def _seconds(value: Any) -> float:
 
 def _scores(value: Any) -> dict[str, float]:
     if isinstance(value, list):
-        value = {words_of(part.get("name") or part.get("key")): part for part in objects_in(value)}
+        value = {flat_text(part.get("name") or part.get("key")): part for part in objects_in(value)}
     scores: dict[str, float] = {}
     for name, part in (value if isinstance(value, dict) else {"score": value}).items():
         while isinstance(part, dict):

@@ -8,7 +8,7 @@ from ragbandit.additions.other_tools.forms import FORMS
 from ragbandit.additions.other_tools.turns import answer_of
 from ragbandit.router.offline.logs import cells
 from ragbandit.router.offline.logs.records import plain_name
-from ragbandit.shared.reading.fields import objects_in, words_of
+from ragbandit.shared.reading.fields import flat_text, objects_in
 
 Record = Mapping[str, Any]
 #: name of a numbered attribute, such as gen_ai.prompt.0.content: name of the list, number, rest
@@ -21,14 +21,14 @@ def with_messages(span: Record) -> Record:
     attributes, messages = attributes_of(span["attributes"]), list[Record]()
     for event in objects_in(cells.from_text(span.get("events")) or []):
         body = attributes_of(event.get("attributes"))
-        kind = re.fullmatch(FORMS["event"], words_of(event.get("name") or body.get("event.name")))
+        kind = re.fullmatch(FORMS["event"], flat_text(event.get("name") or body.get("event.name")))
         if kind is None:
             for name, value in body.items():
                 attributes.setdefault(name, value)
         else:
             messages.append(_message_of(kind[1], body))
     for event in objects_in(cells.from_text(attributes.get("events") or attributes.get("all_messages_events")) or []):
-        kind = re.fullmatch(FORMS["event"], words_of(event.get("event.name")))
+        kind = re.fullmatch(FORMS["event"], flat_text(event.get("event.name")))
         messages += [_message_of(kind[1], event)] if kind else []
     said = {"messages_of_events": messages} if messages else {}
     return {**span, "attributes": collect_numbered(attributes), **said}
@@ -43,7 +43,7 @@ def attributes_of(value: Any) -> dict[str, Any]:
     value = cells.from_text(_plain_value(cells.from_text(value)))
     if isinstance(value, list):
         value = {
-            words_of(pair.get("key")): _plain_value(pair.get("value")) for pair in objects_in(value) if "key" in pair
+            flat_text(pair.get("key")): _plain_value(pair.get("value")) for pair in objects_in(value) if "key" in pair
         }
     return value if isinstance(value, dict) else {}
 
@@ -58,7 +58,7 @@ def _plain_value(value: Any, *, depth: int = 0) -> Any:
         parts = objects_in(held.get("values") or []) if isinstance(held, dict) else []
         if kind == "arrayvalue":
             return [_plain_value(part, depth=depth + 1) for part in parts]
-        return {words_of(part.get("key")): _plain_value(part.get("value"), depth=depth + 1) for part in parts}
+        return {flat_text(part.get("key")): _plain_value(part.get("value"), depth=depth + 1) for part in parts}
     return held if kind in ("stringvalue", "intvalue", "doublevalue", "boolvalue", "bytesvalue") else value
 
 
@@ -85,11 +85,11 @@ def spans_of_records(log_records: Iterable[Record]) -> Iterator[Record]:
     for number, record in enumerate(log_records):
         held = attributes_of(record.get("attributes"))
         body = attributes_of(record.get("body"))
-        trace, span = (words_of(record.get(f"{name}Id") or record.get(f"{name}_id")) for name in ("trace", "span"))
+        trace, span = (flat_text(record.get(f"{name}Id") or record.get(f"{name}_id")) for name in ("trace", "span"))
         time = record.get("timeUnixNano") or record.get("time_unix_nano") or record.get("observedTimeUnixNano")
         made = {"traceId": trace or f"record-{number}", "spanId": span, "startTimeUnixNano": time}
         made = spans.setdefault((trace, span) if trace else ("", str(number)), {**made, "attributes": {}, "events": []})
-        name = words_of(record.get("eventName") or record.get("event_name") or held.get("event.name"))
+        name = flat_text(record.get("eventName") or record.get("event_name") or held.get("event.name"))
         made["events"].append({"name": name, "attributes": {**held, **body}})
         made["attributes"] |= {"event.name": name} | held
     yield from spans.values()

@@ -8,7 +8,7 @@ from ragbandit.additions.other_tools.forms import FORMS
 from ragbandit.router.offline.logs import cells
 from ragbandit.router.offline.logs.records import plain_name
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.reading.fields import objects_in, words_of
+from ragbandit.shared.reading.fields import flat_text, objects_in
 
 #: fields with the time of a message, as plain names
 _TIMES: Final = frozenset(FORMS["message_times"].split())
@@ -43,7 +43,7 @@ def role_of(message: Mapping[str, Any]) -> str | None:
     for name in _WHO:
         who = message.get(name)
         who = who.get("role") if isinstance(who, dict) else who[-1:] if isinstance(who, list) else who
-        if match := re.fullmatch(FORMS["role"], words_of(who).strip().lower()):
+        if match := re.fullmatch(FORMS["role"], flat_text(who).strip().lower()):
             return str(FORMS["roles"].get(match[1], match[1]))
     by_user = next((message[name] for name in FORMS["by_user"] if isinstance(message.get(name), bool)), None)
     return None if by_user is None else "user" if by_user else "assistant"
@@ -108,7 +108,7 @@ def _turns_of_object(parsed: Mapping[str, Any], names: str) -> Iterator[tuple[st
     parts = [_without_prefix(part) for part in (content if isinstance(content, list) else [content])]
     types = [str(isinstance(part, dict) and part.get("type")) for part in parts]
     said = [part for part, kind in zip(parts, types, strict=True) if not re.match(FORMS["not_said"], kind)]
-    yield role, words_of(said).strip()
+    yield role, flat_text(said).strip()
 
 
 def _without_prefix(part: Any) -> Any:

@@ -39,7 +39,7 @@ class EntityWord:
 
 
 def runs_of(text: str) -> Iterator[list[EntityWord]]:
-    """Yield the words of a text, one list for each part between the marks of `_BREAK`."""
+    """Yield a list of words for each part of a text; marks of `_BREAK` end a part."""
     begins = True
     for position, piece in enumerate(_BREAK.split(unicodedata.normalize("NFC", text))):
         if position % 2:  # odd pieces are marks: a sentence may begin after any mark except a comma

@@ -9,7 +9,7 @@ from pathlib import Path
 from ragbandit.additions.reranking.settings import RerankPrices, RerankSettings
 from ragbandit.router.encoders.weights import is_at_hand, resolve
 from ragbandit.shared.errors import ConfigError, missing_package, required_module
-from ragbandit.shared.texts.redaction import shown_variable
+from ragbandit.shared.texts.redaction import variable_or_hidden
 from ragbandit.strategies.base import Retriever
 from ragbandit.strategies.retrievers.rerankers.reranked import (
     Price,
@@ -102,7 +102,7 @@ def _cross_encoder(model: str, *, device: str, prices: RerankPrices | None) -> R
 def _api_key(variable: str) -> str:
     key = os.environ.get(variable)
     if not key:
-        message = f"the environment variable {shown_variable(variable)} is not set"
+        message = f"the environment variable {variable_or_hidden(variable)} is not set"
         remedy = "set it to the key in the environment of every worker, or leave this setting out"
         raise ConfigError(message, field=f"{_SECTION}.api_key_env", remedy=remedy)
     return key

@@ -79,7 +79,10 @@ class Dragin(LookaheadArm[DraginParams]):
         return new, done.finish == "stop" and len(new) < room
 
     def _find_trigger(self, done: Completion, *, run: Run, room: int) -> tuple[int, list[Word]]:
-        """Find the first sentence with words of a value above theta. Returns (its begin, these words), or (0, [])."""
+        """Find the first of `room` sentences that has content words of a value above theta.
+
+        Returns (where it begins, these words), or (0, []).
+        """
         if not done.text.strip():
             return 0, []
         entropy, attention = _entropy_and_attention(done, run=run)

@@ -38,8 +38,8 @@ def response_error(scope: Scope, status: int, error: ErrorDetail, headers: Mappi
     """The reply to an error on a path of responses. If the scope has no path, a model's server sent the error, and its
     names of parameters are kept.
 
-    A reached limit is a 400 here: Codex shows the message of a 400 and sends no second request, but for a 429 it prints
-    "exceeded retry limit".
+    A reached limit is a 400 here: Codex shows the message of a 400 and sends no second request. After a 429 it prints
+    "exceeded retry limit" instead.
     """
     status = 400 if error["code"] == LimitReached.code else status
     params = _PARAMS if scope["path"] else PARAMS

@@ -19,7 +19,7 @@ from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.shared.dialects.chat.message_parts import reasoning_in
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.token_usage import OUTPUT_LIMIT
-from ragbandit.shared.reading.fields import object_in, objects_in, words_of
+from ragbandit.shared.reading.fields import flat_text, object_in, objects_in
 
 
 def _is_only_text(content: object) -> bool:
@@ -150,7 +150,7 @@ def _tool_output(item: Mapping[str, Any], *, kind: str) -> object:
         names = ", ".join(offered_names(objects_in(item.get("tools"))))
         return f"Tools that can be called now: {names}" if names else "No tool was found."
     if kind == "apply_patch_call_output":  # its output may be empty, and its status says whether it failed
-        return "\n".join(filter(None, [str(item.get("status") or ""), words_of(item.get("output"))]))
+        return "\n".join(filter(None, [str(item.get("status") or ""), flat_text(item.get("output"))]))
     return output
 
 
@@ -192,7 +192,7 @@ def _reasoning_fields(item: Mapping[str, Any]) -> dict[str, Any]:
             return fields
     for parts in (item.get("content"), item.get("summary")):
         with suppress(RecursionError):
-            text = "\n\n".join(filter(None, map(words_of, parts if isinstance(parts, list) else [parts])))
+            text = "\n\n".join(filter(None, map(flat_text, parts if isinstance(parts, list) else [parts])))
             if text:
                 return {"reasoning_content": text, **fields}
     return fields
@@ -202,7 +202,7 @@ def _call_fields(item: Mapping[str, Any], *, kind: str) -> dict[str, Any]:
     """The fields of a chat's call for an item with a call."""
     if kind == FREE_TEXT_CALL:
         name = in_namespace(str(item.get("name")), item.get("namespace"))
-        return {"type": "custom", "custom": {"name": name, "input": words_of(item.get("input"))}}
+        return {"type": "custom", "custom": {"name": name, "input": flat_text(item.get("input"))}}
     name = str(item.get("name") or kind.removesuffix("_call"))
     arguments, tool = item.get("arguments"), CLIENT_TOOLS.get(kind.removesuffix("_call"))
     if tool is not None and item.get(tool.place) is not None:

@@ -15,7 +15,7 @@ from ragbandit.shared.model_servers.outbound import check_address, check_header_
 from ragbandit.shared.model_servers.token_usage import HOURS, PRICES, zone_of
 from ragbandit.shared.plugins import check_values
 from ragbandit.shared.reading.input_counts import REPLY
-from ragbandit.shared.texts.redaction import shown_variable
+from ragbandit.shared.texts.redaction import variable_or_hidden
 
 # Each field is strict. Pydantic would not convert a mapping to a dataclass that is strict as a whole.
 _Flag = Annotated[bool, Field(strict=True)]
@@ -158,11 +158,11 @@ def checked_key(options: OpenAiOptions) -> str | None:
     """The API key; None if the server is not the provider's and the variable is not set. Raises ConfigError."""
     key, where = os.environ.get(options.api_key_env) or None, f"generator.{options.provider}.api_key_env"
     if key is None and not base_url_of(options):
-        message = f"{options.vendor} needs a key, and {shown_variable(options.api_key_env)} is not set"
+        message = f"{options.vendor} needs a key, and {variable_or_hidden(options.api_key_env)} is not set"
         remedy = f"set that variable, or generator.{options.provider}.base_url for a server of your own"
         raise ConfigError(message, field=where, remedy=remedy)
     if key is not None:
-        name, remedy = shown_variable(options.api_key_env), "set that variable to the key and nothing else"
+        name, remedy = variable_or_hidden(options.api_key_env), "set that variable to the key and nothing else"
         check_header_value(key, what=name, field=where, remedy=remedy)
     return key
 
@@ -176,14 +176,14 @@ def check_options(options: OpenAiOptions) -> None:
     check_values(type(options), given=values, where=section)
     where = options.base_url_env if options.base_url is None else f"{section}.base_url"
     address = os.environ.get(options.base_url_env) if options.base_url is None else options.base_url
-    remedy = f"for example http://127.0.0.1:8000/v1, with the key in {shown_variable(options.api_key_env)}"
+    remedy = f"for example http://127.0.0.1:8000/v1, with the key in {variable_or_hidden(options.api_key_env)}"
     if address is not None:
         check_address(address, field=where, remedy=remedy, query=True)
     if options.base_url is not None and "@" in urlsplit(options.base_url).netloc:
         raise ConfigError("the address has a password in it", field=where, remedy=remedy)
     for name, value in options.headers.items():
         if name.lower() in options.key_headers:
-            remedy = f"put it into the environment variable {shown_variable(options.api_key_env)}"
+            remedy = f"put it into the environment variable {variable_or_hidden(options.api_key_env)}"
             raise ConfigError("the key does not belong in the headers", field=f"{section}.headers", remedy=remedy)
         described, remedy = f"the value of {name}", "give only the value"
         check_header_value(value, what=described, field=f"{section}.headers", remedy=remedy)

@@ -74,8 +74,8 @@ class Tokens:
 
         prices: dollars per million tokens, in the order of PRICES. The last four may be missing. Then cached_input and
             cache_write cost as much as input, reasoning as much as output, and cache_write_hour twice as much as input,
-            as at Anthropic. After them the rows, see `met_row`
-        calls: number of calls that used the tokens; the row is chosen by their mean prompt
+            as at Anthropic. Then optional rows, mappings with other prices under conditions: see `met_row`
+        calls: number of calls that used the tokens; a row's condition on the prompt is tested with their mean prompt
         tier, at: see `met_row`
         """
         row = met_row(prices, prompt=self.read / max(calls, 1), tier=tier, at=at)

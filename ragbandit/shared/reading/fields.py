@@ -16,23 +16,23 @@ def whole_characters(text: str) -> str:
     return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def words_of(value: Any) -> str:
+def flat_text(value: Any) -> str:
     """The text in a field of any type: the text of an object, the joined texts of a list, or a number as text.
 
     A text that is nested deeper than _MAX_DEPTH is left out.
     """
-    return _words_of(value, depth=0)
+    return _flat_text(value, depth=0)
 
 
-def _words_of(value: Any, *, depth: int) -> str:
+def _flat_text(value: Any, *, depth: int) -> str:
     if isinstance(value, str):
         return value
     if depth > _MAX_DEPTH:
         return ""
     if isinstance(value, dict):
-        return next(filter(None, (_words_of(value.get(name), depth=depth + 1) for name in TEXTS)), "")
+        return next(filter(None, (_flat_text(value.get(name), depth=depth + 1) for name in TEXTS)), "")
     if isinstance(value, list):
-        return "".join([_words_of(item, depth=depth + 1) for item in value])
+        return "".join([_flat_text(item, depth=depth + 1) for item in value])
     return "" if value is None or isinstance(value, bool) else json.dumps(value)
 
 

@@ -145,7 +145,7 @@ def describe_value(value: object) -> str:
     return next((name for name, kind in kinds.items() if isinstance(value, kind)), f"a {type(value).__name__}")
 
 
-def shown_variable(name: str) -> str:
+def variable_or_hidden(name: str) -> str:
     """The name of an environment variable, hidden if it may be a key that was entered by mistake."""
     return name if _VARIABLE.fullmatch(name) else HIDDEN
 
@@ -162,7 +162,7 @@ def shown_value(value: object, *, path: Sequence[str]) -> object:
     if not isinstance(value, str):
         return value
     if path[-1].endswith("_env"):
-        return shown_variable(value)
+        return variable_or_hidden(value)
     if {"headers", "fields"} & set(path[:-1]) or any(is_secret_name(name) for name in path):
         return HIDDEN
     return without_secrets(value)

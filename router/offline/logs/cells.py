@@ -116,7 +116,7 @@ def whole(value: Any) -> int:
     value = plain(value)
     if isinstance(value, str) and value.strip().isdecimal():
         value = int(value)
-    # the comparison is False for NaN, and for whole numbers that no float has
+    # the comparison is False for NaN, infinity, and numbers from 1e300 on
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300 or value % 1:
         raise ValueError("Give a whole number")
     return int(value)

@@ -129,7 +129,7 @@ class Shortfall:
         #: arm -> number and sum of the rewards of its rows that count
         self.rows: dict[ArmName, int] = {}
         self._sums: dict[ArmName, float] = {}
-        #: number of rows of this service, and of imported ones
+        #: number of learned rows that a policy of this service decided, and of imported rows
         self._here = self._elsewhere = 0.0
         #: sums over the rows of this service that count: number, lost reward, and number of other arms' rows (old rows
         #: fade)

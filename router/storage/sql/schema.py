@@ -21,7 +21,7 @@ from ragbandit.router.storage.sql.tables import (
     FORMER_FLAGS,
     OLDEST_REVISION,
     SCHEMA_REVISION,
-    tables_of,
+    schema_at,
 )
 from ragbandit.shared.errors import StoreError
 
@@ -130,7 +130,7 @@ def check_tables(connection: Connection, *, revision: str) -> None:
 
 
 def _differences(connection: Connection, *, revision: str) -> Iterator[str]:
-    declared, found = tables_of(revision).tables, inspect(connection)
+    declared, found = schema_at(revision).tables, inspect(connection)
     is_newer = revision > tables.SCHEMA_REVISION
     names = list(declared)
     columns, keys = found.get_multi_columns(filter_names=names), found.get_multi_pk_constraint(filter_names=names)

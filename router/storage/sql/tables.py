@@ -492,7 +492,7 @@ reading_positions = _table(
 
 
 @functools.cache
-def tables_of(revision: str) -> MetaData:
+def schema_at(revision: str) -> MetaData:
     """The tables at this revision of the schema: without tables, columns and indexes of later migrations."""
     then = MetaData()
     for table in metadata.sorted_tables:

@@ -14,7 +14,7 @@ def world(make_world):
 
 
 def ask(world, count, *, best):
-    """Questions to all arms alike, of which one arm answers all right, and the others none."""
+    """Questions to all arms alike, which one arm answers right and the other arms answer wrong."""
     for _ in range(count):
         world.now += 60.0
         decision = world.route()
@@ -35,7 +35,7 @@ def stored(world):
 
 
 def test_a_withdrawn_verdict_says_when_it_was_given_and_why(world):
-    """A verdict that holds adds nothing; one that newer questions contradict has its moment and their number."""
+    """A verdict that holds adds nothing. A contradicted verdict has its moment and the number of newer questions."""
     ask(world, 150, best=True)
     first = report_now(world)
     assert (first.total.verdict, first.withdrawn) == ("worse", None)
@@ -62,7 +62,7 @@ def test_a_report_of_the_past_stores_nothing(world):
 
 
 def test_the_number_of_stored_verdicts_is_limited(world, monkeypatch):
-    """A ledger has the newest verdicts of at most so many comparisons."""
+    """A ledger has the newest verdicts of a limited number of comparisons."""
     monkeypatch.setattr(last_verdicts, "_MOST", 2)
     ask(world, 150, best=True)
     for days in (1.0, 2.0, 3.0):

@@ -16,7 +16,7 @@ from ragbandit.router.storage.sql import schema
 from ragbandit.router.storage.sql.counters import row_counts, stored_counts
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.schema import check_schema, migrate, wait_for_schema
-from ragbandit.router.storage.sql.tables import FORMER_FLAGS, SCHEMA_REVISION, decisions, metadata, tables_of
+from ragbandit.router.storage.sql.tables import FORMER_FLAGS, SCHEMA_REVISION, decisions, metadata, schema_at
 from ragbandit.shared.errors import StoreError
 from tests.support.examples import made_decision
 from tests.support.request_facts import records
@@ -170,7 +170,7 @@ def test_turns_of_older_stores_belong_to_their_decision(empty):
     conversation, and learned, stay as they are.
     """
     migrate(empty, revision="1003")
-    older = tables_of("1003").tables
+    older = schema_at("1003").tables
     drawn, loop = made_decision("d1", made_at=1.0), {"tool_turn": {"first": "d1", "previous": "d1", "turn": 2}}
     kept = replace(made_decision("d3", made_at=3.0), facts={"sticky": {"first": "d1", "turn": 2, "turns": 3}})
     turn = made_decision("d2", made_at=2.0)

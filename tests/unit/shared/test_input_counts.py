@@ -1,4 +1,4 @@
-"""Counts of what one call brings: each count passes at its cap, and fails one above it."""
+"""Counts of what a call brings: each count passes at its cap, and fails above it."""
 
 import pytest
 

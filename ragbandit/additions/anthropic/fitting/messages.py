@@ -11,7 +11,7 @@ from ragbandit.shared.model_servers.fitting.fitted import RequestChanges
 from ragbandit.shared.model_servers.fitting.free_text import fit_free_text
 from ragbandit.shared.model_servers.fitting.kinds import ServerFeatures
 from ragbandit.shared.model_servers.fitting.roles import BEGINNING
-from ragbandit.shared.reading.fields import object_in, objects_in, words_of
+from ragbandit.shared.reading.fields import flat_text, object_in, objects_in
 
 _RESULT: Final = "tool_result"
 #: models that take only one of `temperature` and `top_p`
@@ -128,7 +128,7 @@ def _fit_block(block: Any) -> Any:
     source = object_in(block, "source") if kind == "image" else {}
     if source.get("type") != "base64":
         return block
-    media = media_type(words_of(source.get("media_type")), data=words_of(source.get("data")))
+    media = media_type(flat_text(source.get("media_type")), data=flat_text(source.get("data")))
     return block if media == source.get("media_type") else {**block, "source": {**source, "media_type": media}}
 
 
@@ -196,20 +196,20 @@ def _without_results(message: Any, blocks: Sequence[Any], *, moved: _Moved, at: 
     for block in blocks:
         if block.get("type") != _RESULT:
             kept.append(block)
-        elif (at, words_of(block.get("tool_use_id"))) not in moved:  # the result has no call
-            kept.append({"type": "text", "text": f"Result of a tool:\n{words_of(block.get('content'))}"})
+        elif (at, flat_text(block.get("tool_use_id"))) not in moved:  # the result has no call
+            kept.append({"type": "text", "text": f"Result of a tool:\n{flat_text(block.get('content'))}"})
     return [{**message, "content": kept}] if kept else []
 
 
 def _blocks(message: Mapping[str, Any]) -> list[Any]:
     content = message.get("content")
-    return objects_in(content) if isinstance(content, list) else [{"type": "text", "text": words_of(content)}]
+    return objects_in(content) if isinstance(content, list) else [{"type": "text", "text": flat_text(content)}]
 
 
 def _call_ids(blocks: Sequence[Any]) -> list[str]:
-    return [words_of(block.get("id")) for block in blocks if block.get("type") == "tool_use"]
+    return [flat_text(block.get("id")) for block in blocks if block.get("type") == "tool_use"]
 
 
 def _results_by_call(blocks: Sequence[Any]) -> dict[str, Any]:
     """Id of a call -> its result."""
-    return {words_of(block.get("tool_use_id")): block for block in blocks if block.get("type") == _RESULT}
+    return {flat_text(block.get("tool_use_id")): block for block in blocks if block.get("type") == _RESULT}

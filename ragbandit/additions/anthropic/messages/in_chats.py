@@ -13,8 +13,9 @@ _BLOCKS: Final = ("tool_use", "tool_result", "image", "document", "thinking", "r
 
 
 def in_chat_form(chat: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
-    """Returns (the chat without parts of Messages, names of the parts that a chat completion lacks). Blocks that a chat
-    completion cannot express stay unchanged.
+    """Returns (the chat with tools and blocks of Messages in the form of chat completions, names of dropped blocks).
+
+    Thoughts that Anthropic signed are dropped. Other blocks and tools that have no such form stay unchanged.
     """
     if "messages" not in chat:
         return chat, []

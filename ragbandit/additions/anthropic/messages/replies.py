@@ -9,7 +9,7 @@ from ragbandit.shared.dialects.chat.message_parts import BLOCKS, thoughts_of
 from ragbandit.shared.dialects.thoughts import THINKING
 from ragbandit.shared.model_servers.event_reader import reply_counts
 from ragbandit.shared.model_servers.token_usage import count_of
-from ragbandit.shared.reading.fields import clean_value, object_in, objects_in, words_of
+from ragbandit.shared.reading.fields import clean_value, flat_text, object_in, objects_in
 from ragbandit.shared.reading.input_counts import InputCounts
 
 #: type of an error -> HTTP status
@@ -110,18 +110,18 @@ class ChatChunks:
         if kind == "tool_use":
             piece = {"index": block["index"], "function": {"arguments": delta.get("partial_json")}}
             return _chunk({"tool_calls": [piece]})
-        self._text += len(words_of(delta.get("text"))) if kind == "text" else 0
+        self._text += len(flat_text(delta.get("text"))) if kind == "text" else 0
         return _chunk({_SHOWN[kind]: delta.get(kind)} if kind in _SHOWN else {})
 
     def _end_block(self, block: dict[str, Any], pieces: Mapping[str, list[Any]]) -> Any:
         kind, at = block.get("type"), {"at": self._text} if self._text else {}
         for name, values in pieces.items():
             if name == "partial_json":
-                block["input"] = input_of("".join(map(words_of, values)))
+                block["input"] = input_of("".join(map(flat_text, values)))
             elif name == "citation":
                 block["citations"] = [*objects_in(block.get("citations") or []), *values]
             else:
-                block[name] = words_of(block.get(name)) + "".join(map(words_of, values))
+                block[name] = flat_text(block.get(name)) + "".join(map(flat_text, values))
         if kind == "tool_use" and block.get("input") and "partial_json" not in pieces:
             function = {"arguments": json.dumps(block["input"], ensure_ascii=False)}
             return _chunk({"tool_calls": [{"index": block["index"], "function": function}]})
@@ -180,7 +180,7 @@ def content_of(message: Mapping[str, Any], *, text: str) -> list[dict[str, Any]]
             content.append({name: value for name, value in block.items() if name not in ("at", "index")})
         elif content:
             content[-1]["citations"] = block.get("citations")
-    rest = text[shown:] + words_of(message.get("refusal"))
+    rest = text[shown:] + flat_text(message.get("refusal"))
     content += [{"type": "text", "text": rest}] if rest else []
     return content + list(map(call_block, objects_in(message.get("tool_calls") or [])))
 

@@ -10,7 +10,7 @@ from ragbandit.shared.dialects.chat.message_parts import reasoning_in
 from ragbandit.shared.dialects.thoughts import THINKING, blocks_of
 from ragbandit.shared.model_servers.efforts import sent_effort
 from ragbandit.shared.model_servers.fitting.kinds import MARK
-from ragbandit.shared.reading.fields import object_in, objects_in, words_of
+from ragbandit.shared.reading.fields import flat_text, object_in, objects_in
 from ragbandit.shared.types.encodings import Encoding
 
 #: name of this dialect
@@ -91,7 +91,7 @@ def _block_type(block: Mapping[str, Any]) -> Any:
 
 
 def _system_messages(system: Any) -> list[dict[str, Any]]:
-    texts = [text for part in blocks_of(system) if not (text := words_of(part)).startswith(_BILLING)]
+    texts = [text for part in blocks_of(system) if not (text := flat_text(part)).startswith(_BILLING)]
     return [{"role": "system", "content": "\n\n".join(texts)}] if texts else []
 
 
@@ -107,7 +107,7 @@ def _assistant_message(content: Any, *, foreign: set[str]) -> dict[str, Any]:
     parts, thoughts, calls = list[Any](), list[str](), list[Any]()
     for block in blocks_of(content):
         if block.get("type") in THINKING:  # signed thoughts are left out, because only Anthropic's models read them
-            thoughts += [words_of(block.get("thinking"))] if is_foreign(block) else []
+            thoughts += [flat_text(block.get("thinking"))] if is_foreign(block) else []
         elif block.get("type") == "tool_use":
             more = {} if block.keys() <= CALL_FIELDS else reasoning_in(block)
             calls.append(call_of(block, more=more, empty="{}"))
@@ -149,8 +149,8 @@ def _chat_part(block: Mapping[str, Any], *, foreign: set[str]) -> Mapping[str, A
     kind = block.get("type")
     if kind == "text":
         return {"type": "text", "text": block.get("text")}
-    source, title = object_in(block, "source"), words_of(block.get("title"))
-    url, text = source.get("url"), words_of(source.get("data") or source.get("content"))
+    source, title = object_in(block, "source"), flat_text(block.get("title"))
+    url, text = source.get("url"), flat_text(source.get("data") or source.get("content"))
     if source.get("type") == "base64":
         url = f"data:{source.get('media_type')};base64,{text}"
     if kind == "image" and isinstance(url, str):
@@ -159,9 +159,9 @@ def _chat_part(block: Mapping[str, Any], *, foreign: set[str]) -> Mapping[str, A
         field = "file_data" if url.startswith("data:") else "file_url"
         return {"type": "file", "file": {"filename": title or "document.pdf", field: url}}
     if kind == "tool_reference":  # what a search for tools has found
-        return {"type": "text", "text": f"Tool: {words_of(block.get('tool_name'))}"}
+        return {"type": "text", "text": f"Tool: {flat_text(block.get('tool_name'))}"}
     if kind == "search_result":
-        text = f"{words_of(block.get('source'))}\n{words_of(block.get('content'))}"
+        text = f"{flat_text(block.get('source'))}\n{flat_text(block.get('content'))}"
     elif kind != "document" or not text:
         foreign.add(str(kind))
         return block
@@ -245,12 +245,12 @@ def _message_blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _native_block(part: dict[str, Any]) -> dict[str, Any]:
     kind, image, file = part.get("type"), part.get("image_url"), object_in(part, "file")
-    url = words_of(image.get("url") if isinstance(image, dict) else image)
-    url = url or words_of(file.get("file_data") or file.get("file_url"))
+    url = flat_text(image.get("url") if isinstance(image, dict) else image)
+    url = url or flat_text(file.get("file_data") or file.get("file_url"))
     head, comma, data = url.partition(";base64,")
     media = head.removeprefix("data:").partition(";")[0]
     source = {"type": "base64", "media_type": media, "data": data} if comma else {"type": "url", "url": url}
-    block: dict[str, Any] = {"type": "text", "text": words_of(part.get("text") or part.get("refusal"))}
+    block: dict[str, Any] = {"type": "text", "text": flat_text(part.get("text") or part.get("refusal"))}
     if kind in ("image_url", "file"):
         block = {"type": "image" if kind == "image_url" else "document", "source": source}
         block |= {"title": file["filename"]} if file.get("filename") else {}

@@ -25,8 +25,8 @@ from ragbandit.router.storage.sql.leases import Lease, lease_holder
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.model_servers.outbound import check_address, check_header_value
-from ragbandit.shared.reading.fields import words_of
-from ragbandit.shared.texts.redaction import shown_variable
+from ragbandit.shared.reading.fields import flat_text
+from ragbandit.shared.texts.redaction import variable_or_hidden
 from ragbandit.shared.types import own_feedback_id, sent_of
 from ragbandit.workers.running.context import Context
 
@@ -101,7 +101,7 @@ class RatingPoller:
 
     def _open_pages(self, place: Place) -> RatingPages:
         source, key = self._source, os.environ.get(self._source.key_env, "")
-        variable, field = shown_variable(source.key_env), f"{self._field}.key_env"
+        variable, field = variable_or_hidden(source.key_env), f"{self._field}.key_env"
         check_address(source.url, field=f"{self._field}.url", remedy="see docs/logs.md", query=True)
         if not key:
             raise ConfigError(f"{variable} is not set", field=field, remedy="set the variable")
@@ -112,8 +112,8 @@ class RatingPoller:
         """A rating as a row of `feedback import`."""
         sent = {name: [cell(row, path) for path in paths] for name, paths in _PATHS.items()}
         record = {name: next((value for value in values if value is not None), None) for name, values in sent.items()}
-        chat = storable(words_of(cell(row, "meta.chat_id"))) or ""
-        message = words_of(record["decision_id"])
+        chat = storable(flat_text(cell(row, "meta.chat_id"))) or ""
+        message = flat_text(record["decision_id"])
         rows = self._find_decisions(decisions.c.session == chat) if chat else []
         named = {row.id: sent_of(client_records_of(row.request)).message for row in rows}
         # Older versions of Open WebUI do not send the id of the message: then only a chat's only decision is certain.

@@ -16,7 +16,7 @@ from ragbandit.additions.other_tools.ratings.rating_lists import RatingList
 from ragbandit.router.offline.logs.records import cell
 from ragbandit.shared.model_servers.outbound import shown_address
 from ragbandit.shared.proxies import httpx_options
-from ragbandit.shared.reading.fields import objects_in, words_of
+from ragbandit.shared.reading.fields import flat_text, objects_in
 
 log = logging.getLogger("ragbandit.worker")
 
@@ -104,7 +104,7 @@ class RatingPages:
 
     def _next_place(self, place: Place, reply: RatingList, *, content: bytes) -> Place | None:
         """The beginning of the next page; None after the last one."""
-        cursor = words_of(cell({"meta": reply.meta}, "meta.cursor"))
+        cursor = flat_text(cell({"meta": reply.meta}, "meta.cursor"))
         if reply.is_bare or content in (place.former, sha256().digest()) or (place.cursor and not cursor):
             return None
         key, fault = sha256(cursor.encode("utf-8", "replace")).digest(), None

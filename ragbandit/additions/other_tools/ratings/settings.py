@@ -9,7 +9,7 @@ from pydantic import Field
 from ragbandit.router.config.finding import Finding
 from ragbandit.router.config.named_sections import Name
 from ragbandit.router.config.section import Section
-from ragbandit.shared.texts.redaction import shown_variable
+from ragbandit.shared.texts.redaction import variable_or_hidden
 
 
 class RatingsSettings(Section):
@@ -37,7 +37,6 @@ class RatingsSection(Section):
         """Yield a warning for each list of ratings whose key is not in the environment."""
         for name, source in self.ratings.items():
             if not os.environ.get(source.key_env):
-                what = (
-                    f"the environment variable {shown_variable(source.key_env)} is not set: its ratings are not fetched"
-                )
+                variable = variable_or_hidden(source.key_env)
+                what = f"the environment variable {variable} is not set: its ratings are not fetched"
                 yield Finding("warning", f"ratings.{name}.key_env", what, "set it to the key of that service")

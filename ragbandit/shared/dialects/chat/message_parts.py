@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ragbandit.shared.reading.fields import words_of
+from ragbandit.shared.reading.fields import flat_text
 from ragbandit.shared.texts.growing_text import GrowingText
 
 #: type of a tool call -> field of the call with the text that the model wrote
@@ -97,7 +97,7 @@ def split_thoughts(delta: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
 
 def thoughts_of(fields: Mapping[str, Any]) -> str:
     """The model's thoughts in a message or a delta, as text: the first field of _THOUGHTS that has words."""
-    return next(filter(None, (words_of(fields.get(name)) for name in _THOUGHTS)), "")
+    return next(filter(None, (flat_text(fields.get(name)) for name in _THOUGHTS)), "")
 
 
 def reasoning_in(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,10 +24,10 @@ from ragbandit.shared.reading.fields import (
     TEXTS,
     arguments_text,
     clean_value,
+    flat_text,
     is_json,
     objects_in,
     whole_characters,
-    words_of,
 )
 from ragbandit.shared.reading.input_counts import REPLY
 from ragbandit.shared.texts.growing_text import GrowingText
@@ -339,15 +339,15 @@ class ModelReply:
         for part in parts:
             kind = str(part.get("type")) if isinstance(part, dict) else ""
             if kind in _PARTS:
-                further.setdefault(_PARTS[kind], []).append(words_of(part.get(kind) or part))
+                further.setdefault(_PARTS[kind], []).append(flat_text(part.get(kind) or part))
             elif "image" in kind:
                 images.append(part)
             elif "audio" in kind:
                 fields["audio"] = next(filter(None, map(part.get, ("audio", kind))), part)
             else:
-                text += words_of(part)
+                text += flat_text(part)
         for field, texts in further.items():
-            fields[field] = words_of(fields.get(field)) + "".join(texts)
+            fields[field] = flat_text(fields.get(field)) + "".join(texts)
         if images:
             fields["images"] = [*objects_in(fields.get("images")), *images]
         is_read = text or kind in _PARTS or "image" in kind or "audio" in kind
@@ -371,10 +371,10 @@ class ModelReply:
         if name in _OBJECTS and not isinstance(value, dict):
             return None
         if name == "function_call":
-            texts = {"name": words_of(value.get("name")), "arguments": arguments_text(value.get("arguments"))}
+            texts = {"name": flat_text(value.get("name")), "arguments": arguments_text(value.get("arguments"))}
             value = value | {field: text for field, text in texts.items() if field in value}
         if name in ("refusal", "reasoning_content", "reasoning"):
-            value = words_of(value)
+            value = flat_text(value)
         if isinstance(value, str):
             return self._complete_characters(name, value)
         if name in ("annotations", "images"):
@@ -473,8 +473,8 @@ class ModelReply:
             {key: entry[key] for key in entry if entry[key] is not None and key not in read_by_name}
         )
         self.size += size
-        server_id = whole_characters(words_of(entry.get("id")))
-        name = whole_characters(words_of(body.get("name")))
+        server_id = whole_characters(flat_text(entry.get("id")))
+        name = whole_characters(flat_text(body.get("name")))
         sent = next(filter(None, map(body.get, texts)), None)
         text = arguments_text(sent)
         index = count_of(entry.get("index"))

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ragbandit.shared.model_servers.fitting.contents import join_messages, message_text
 from ragbandit.shared.model_servers.fitting.fitted import RequestChanges
-from ragbandit.shared.reading.fields import words_of
+from ragbandit.shared.reading.fields import flat_text
 
 #: result of a call without one
 NO_RESULT: Final = "(no result)"
@@ -40,7 +40,7 @@ def _with_ids(messages: Sequence[Any]) -> list[Any]:
     for message in messages:
         calls, changed = message_calls(message) if message.get("tool_calls") else [], message
         if calls and [call for call in calls if not (isinstance(call.get("id"), str) and call["id"])]:
-            calls = [{**call, "id": words_of(call.get("id")) or f"call_{n}"} for n, call in enumerate(calls, number)]
+            calls = [{**call, "id": flat_text(call.get("id")) or f"call_{n}"} for n, call in enumerate(calls, number)]
             changed = {**message, "tool_calls": calls}
         number += len(calls)
         if calls:
@@ -48,7 +48,7 @@ def _with_ids(messages: Sequence[Any]) -> list[Any]:
         if message.get("role") == "tool":
             key = message.get("tool_call_id")
             if not isinstance(key, str) or not key:
-                key = words_of(key) or next(iter(waiting), "call_0")
+                key = flat_text(key) or next(iter(waiting), "call_0")
                 changed = {**message, "tool_call_id": key}
             waiting.pop(key, None)
         named.append(changed)

@@ -12,7 +12,7 @@ from ragbandit.shared.model_servers.fitting.naming import fit_names
 from ragbandit.shared.model_servers.fitting.parameters import fit_parameters
 from ragbandit.shared.model_servers.fitting.roles import fit_roles
 from ragbandit.shared.model_servers.fitting.schemas import fit_schemas
-from ragbandit.shared.reading.fields import object_in, objects_in, words_of
+from ragbandit.shared.reading.fields import flat_text, object_in, objects_in
 
 #: roles of messages, and parameters, that come with tools
 _OF_TOOLS: Final = ("tool", "function")
@@ -72,7 +72,7 @@ def fitting_size(body: Mapping[str, Any]) -> int:
 def _declare_tools(body: dict[str, Any], *, fitted: RequestChanges) -> None:
     """Declare the tools of earlier calls if the request declares none."""
     calls = [call for message in body["messages"] for call in objects_in(message.get("tool_calls") or [])]
-    names = dict.fromkeys(filter(None, (words_of(object_in(call, "function").get("name")) for call in calls)))
+    names = dict.fromkeys(filter(None, (flat_text(object_in(call, "function").get("name")) for call in calls)))
     if names and not body.get("tools"):
         schema = {"type": "object", "properties": dict[str, Any]()}
         body["tools"] = [{"type": "function", "function": {"name": name, "parameters": schema}} for name in names]

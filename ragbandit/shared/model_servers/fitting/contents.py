@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ragbandit.shared.model_servers.fitting.fitted import RequestChanges
 from ragbandit.shared.model_servers.fitting.kinds import MARK, ServerFeatures
-from ragbandit.shared.reading.fields import object_in, objects_in, words_of
+from ragbandit.shared.reading.fields import flat_text, object_in, objects_in
 
 #: text in place of a blank one that a server would refuse
 BLANK: Final = "(empty)"
@@ -27,13 +27,13 @@ def with_texts(message: Mapping[str, Any], before: Sequence[str] = (), after: Se
     if isinstance(content, list):
         first, last = ([{"type": "text", "text": text} for text in texts] for texts in (before, after))
         return {**message, "content": [*first, *content, *last]}
-    return {**message, "content": "\n\n".join(filter(None, [*before, words_of(content), *after]))}
+    return {**message, "content": "\n\n".join(filter(None, [*before, flat_text(content), *after]))}
 
 
 def message_text(message: Mapping[str, Any]) -> str:
     """The texts of a message, joined."""
     content = message.get("content")
-    return "\n\n".join(filter(None, map(words_of, content if isinstance(content, list) else [content])))
+    return "\n\n".join(filter(None, map(flat_text, content if isinstance(content, list) else [content])))
 
 
 def join_messages(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def join_messages(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     else:
         parts = [content if isinstance(content, list) else [content] for content in contents]
         whole["content"] = [
-            part if isinstance(part, dict) else {"type": "text", "text": words_of(part)}
+            part if isinstance(part, dict) else {"type": "text", "text": flat_text(part)}
             for one in parts
             for part in one
         ]

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ragbandit.shared.model_servers.fitting.fitted import RequestChanges
 from ragbandit.shared.model_servers.fitting.kinds import ServerFeatures
-from ragbandit.shared.reading.fields import object_in, objects_in, words_of
+from ragbandit.shared.reading.fields import flat_text, object_in, objects_in
 
 #: name of the function's parameter
 INPUT: Final = "input"
@@ -42,7 +42,7 @@ def _as_function(tool: Any, *, fitted: RequestChanges) -> Any:
         return tool
     form = object_in(custom, "format")
     grammar = object_in(form, "grammar") or form
-    description = words_of(custom.get("description"))
+    description = flat_text(custom.get("description"))
     if grammar.get("definition"):
         description += f"\n\n{INPUT} follows this {grammar.get('syntax')} grammar:\n{grammar['definition']}"
     fitted.free_text.add(str(custom.get("name")))
@@ -61,6 +61,6 @@ def _as_function_call(call: Any) -> Any:
     custom = object_in(call, "custom") if isinstance(call, dict) else {}
     if not custom:
         return call
-    arguments = json.dumps({INPUT: words_of(custom.get("input"))}, ensure_ascii=False)
+    arguments = json.dumps({INPUT: flat_text(custom.get("input"))}, ensure_ascii=False)
     more = {name: value for name, value in call.items() if name != "custom"}
     return {**more, "type": "function", "function": {"name": custom.get("name"), "arguments": arguments}}

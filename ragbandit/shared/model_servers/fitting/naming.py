@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from ragbandit.shared.model_servers.fitting.fitted import RequestChanges
 from ragbandit.shared.model_servers.fitting.kinds import ServerFeatures
-from ragbandit.shared.reading.fields import object_in, words_of
+from ragbandit.shared.reading.fields import flat_text, object_in
 
 Rename = Callable[[str], str]
 #: roles of messages with results of calls
@@ -99,7 +99,7 @@ def drop_repeated_tools(body: dict[str, Any], *, fitted: RequestChanges) -> None
     kept, known = list[Any](), set[str]()
     for tool in body["tools"]:
         fields = tool if isinstance(tool, dict) else {}
-        name = words_of(object_in(fields, "function").get("name") or fields.get("name"))
+        name = flat_text(object_in(fields, "function").get("name") or fields.get("name"))
         if not name or name not in known:
             kept.append(tool)
         known.add(name)

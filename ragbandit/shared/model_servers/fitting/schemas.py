@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ragbandit.shared.model_servers.fitting.fitted import RequestChanges
 from ragbandit.shared.model_servers.fitting.kinds import ServerFeatures
-from ragbandit.shared.reading.fields import object_in, objects_in, words_of
+from ragbandit.shared.reading.fields import flat_text, object_in, objects_in
 
 #: keywords whose value is a schema (_ONE), a list of schemas, or an object of schemas
 _ONE: Final = ("items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else")
@@ -85,7 +85,7 @@ def _one_object(schema: Mapping[str, Any]) -> dict[str, Any]:
 def _move_to_description(schema: dict[str, Any], words: Mapping[str, Any]) -> dict[str, Any]:
     """The schema with these keywords and their values in the description."""
     said = ", ".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in words.items())
-    before = words_of(schema.get("description"))
+    before = flat_text(schema.get("description"))
     return {**schema, "description": f"{before}\n\n{{{said}}}" if before else f"{{{said}}}"}
 
 

@@ -77,16 +77,16 @@ def test_a_difference_is_also_said_in_money():
     reward = Difference(estimate=0.01, low=-0.0635, high=0.158)
     total = replace(found.total, reward=reward, verdict="as good")
     found = replace(found, total=total)
-    words_of = "-$6.35 to +$15.80 per 1,000 questions"
+    flat_text = "-$6.35 to +$15.80 per 1,000 questions"
     assert found.dollars_per_reward == 0.1
     assert words.report_sentence(found, now=found.until).endswith(
-        f"it is worth {words_of}, a right answer at 10 cents."
+        f"it is worth {flat_text}, a right answer at 10 cents."
     )
     shown = words.report_assessment(found, now=found.until)
-    assert shown.interval == f"{words_of}, a right answer at 10 cents (reward -0.064 to +0.158 a question)"
-    assert prompt_line(found, shares={"cheap": 1.0}).endswith(f"; reward as good ({words_of})")
+    assert shown.interval == f"{flat_text}, a right answer at 10 cents (reward -0.064 to +0.158 a question)"
+    assert prompt_line(found, shares={"cheap": 1.0}).endswith(f"; reward as good ({flat_text})")
     for other in (replace(found, dollars_per_reward=None), replace(found, state="budget: 60 % ...")):
-        assert words_of not in words.report_sentence(other, now=found.until)
+        assert flat_text not in words.report_sentence(other, now=found.until)
     assert dollars_of_reward(RewardSettings(weight=10.0, cost={"dollars": 1.0, "steps": 0.1})) is None
 
 

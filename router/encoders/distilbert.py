@@ -1,8 +1,7 @@
 """DistilBERT encoder: computes feature vectors of questions.
 
-From every layer, the state of the first token ([CLS]) and the mean state of all tokens, special ones included, are
-projected to features (router/encoders/features.py). Nothing is learned from traffic, so the features of a question
-never change.
+From every layer, the state of the first token ([CLS]) and the mean state of all tokens, special ones included, become
+features (router/encoders/features.py). Nothing is learned from traffic, so the features of a question never change.
 """
 
 import hashlib

@@ -83,10 +83,7 @@ def sampled_difference(sample: DifferenceSample, *, alpha: float = ALPHA) -> Dif
 
 
 def _estimate(sample: DifferenceSample, *, ends: Sequence[float]) -> float | None:
-    """The mean over routed questions, if the differences of those not asked equal the known mean; None without one.
-
-    A question that cannot be asked has that mean, clipped to the ends between which its difference lies.
-    """
+    """The mean over routed questions, if those not asked have the mean of the known differences; None without any."""
     known = sample.known
     if not len(known):
         return None

@@ -56,6 +56,7 @@ from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, units, updates
+from ragbandit.shared.confidence_sequences import FEWEST_BOTH
 from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import (
     WHOLE,
@@ -71,9 +72,6 @@ from ragbandit.shared.types import (
     Vector,
     candidate_note,
 )
-
-#: fewest answers with both a rating and a judge's score from which only people's ratings count
-FEWEST_BOTH: Final = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

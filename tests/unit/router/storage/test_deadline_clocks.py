@@ -20,8 +20,8 @@ STORED_BY = {
     "pack",
     "unrun_outcome",
     "keep",  # it stores the position of a pairing
+    "make_outcome",
 }
-STORED_BY |= {"made_outcome"}
 #: file -> number of other uses: the time of the decision by which another arm takes over, and of its budget
 OTHER_USES = {"workers/running/answer_job.py": 1}
 

@@ -31,11 +31,6 @@ def test_a_judge_that_can_be_made_is_taken():
             "judge.generator.openai.api_key_env",
             "OPENAI_API_KEY",
         ),
-        (
-            judging({**SERVER, "openai": {**SERVER["openai"], "token_prices": {"other": [1.0, 1.0]}}}),
-            "judge.generator.openai.token_prices",
-            "judge.generator.token_prices, {input: 0.0, output: 0.0}",
-        ),
         (judging(templates={"rubric": "[body]\n{question}"}), "judge.templates.rubric", "{fence}"),
         (judging(templates={"rubric": "nowhere.txt"}), "judge.templates.rubric", "nowhere.txt"),
     ],

@@ -120,7 +120,7 @@ class _Watch:
             setattr(step, name, partial(getattr(self, f"_{name}"), getattr(step, name)))
         step.prepare = partial(self._prepare, step.prepare)
         database: Any = step.database
-        for name in ("read", "look"):
+        for name in ("read", "connection"):
             setattr(database, name, partial(self._count, getattr(database, name)))
 
     def run(self, call: Callable[[], object]) -> None:

@@ -27,7 +27,8 @@ LEFT = {
     "router/rollouts": 2,
     "router/serving": 4,  # the assembly of a Router; feedback
     "workers/scoring": 1,
-    "workers/pairs": 5,  # the assembly of a paired comparison, for the command and for a learner
+    "workers/chores": 2,  # a request for a bought verdict
+    "workers/pairs": 3,  # the assembly of a paired comparison, for the command and for a learner
     "workers/processes": 1,
 }
 

@@ -3,7 +3,6 @@
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Any, ClassVar, Final, SupportsFloat
 
 from ragbandit.router.config.grids import NAME
@@ -92,7 +91,7 @@ class FunctionArm(CallableArm):
 
     def _amounts(self, cost: object) -> dict[str, object]:
         """A reported cost as a mapping, without None and without measured terms."""
-        cost = asdict(cost) if isinstance(cost, Cost) else cost
+        cost = {name: getattr(cost, name) for name in _COSTS} if isinstance(cost, Cost) else cost
         fields = cost if isinstance(cost, Mapping) else {self._unit or "cost in a unit": cost}
         amounts = {name: value for name, value in fields.items() if value is not None and name not in _MEASURED}
         for name, value in amounts.items():

@@ -9,7 +9,7 @@ from ragbandit.shared.errors import ConfigError
 
 
 @pytest.fixture
-def list_keys(monkeypatch):
+def listed(monkeypatch):
     """A function: the server that gives this list, by the URL that is named."""
     asked = []
 

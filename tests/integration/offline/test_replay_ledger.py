@@ -57,18 +57,18 @@ def test_the_assumption_of_a_replayed_verdict(ledger_of_rows, database):
     """If fewer than nine tenths of the ledger's decisions are judged by people, every verdict has its assumption."""
     log = ledger_of_rows(lived_rows(150))
     [*_, whole] = (one.comparison for one in replay(log, candidates=CANDIDATES).candidates)
-    assert (log.judged(), whole.assumption) == (1.0, None)
+    assert (log.judged_share(), whole.assumption) == (1.0, None)
     with database.write() as connection:
         unrated = {"policy": "main", "decision_id": "unrated", "decided_at": 1.7e9, "run_by": "caller"}
         flags = dict.fromkeys(("has_outcome", "has_feedback", "has_reward"), False)
         connection.execute(insert(waiting), [unrated | flags | {"decision_id": f"unrated-{n}"} for n in range(50)])
     found = replay(log, candidates=CANDIDATES)
     known = [one.comparison for one in found.candidates if one.comparison.verdict != "not known yet"]
-    assert log.judged() == 0.75
+    assert log.judged_share() == 0.75
     assert known
     assert {one.assumption for one in known} == {words.assumption_words(0.75)}
     assert all("(75 % judged)" in words.sentence(one) for one in known)
-    assert open_log(config=log.settings, since=1.7e9).judged() == 1.0
+    assert open_log(config=log.settings, since=1.7e9).judged_share() == 1.0
 
 
 @on_sqlite
@@ -81,11 +81,11 @@ def test_decisions_that_no_verdict_compares_are_not_unjudged(ledger_of_rows, dat
     ]
     with database.write() as connection:
         connection.execute(insert(closures), closed)
-    assert log.judged() == 1.0
+    assert log.judged_share() == 1.0
     unrated = closed[0] | {"decision_id": "closed-unrated", "reason": "no feedback in time"}
     with database.write() as connection:
         connection.execute(insert(closures), [unrated])
-    assert log.judged() == 150 / 151
+    assert log.judged_share() == 150 / 151
 
 
 @on_sqlite

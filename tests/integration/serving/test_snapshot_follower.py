@@ -62,7 +62,7 @@ def test_refused_snapshots_are_counted_once_and_forgotten(make_world, monkeypatc
     decision = snapshot_follower.SnapshotLoader(
         world.database, settings=world.settings, files=files, encoder=world.router.encoder
     )
-    decision.first()
+    decision.load_first()
 
     def broken(info, **_facts):
         raise SnapshotError(f"{info.version} is gone")

@@ -295,7 +295,7 @@ def test_old_tasks_are_deleted_and_counted(make_world, database_url):
     world.write(updates.update().values(made_at=EPOCH))
     assert world.router.verify().ok
     retention = Retention(world.database, holder="me", days=0.0, clock=lambda: world.now + 1e6)
-    retention.look = lambda _connection: None
+    retention.update_bounds = lambda _connection: None
     retention._made_before = retention._ended_before = world.now + 1e6
     retention._last_seqs = {world.store.label: 3}
     while retention.step() is not None:

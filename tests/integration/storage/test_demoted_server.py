@@ -105,7 +105,7 @@ def test_nothing_is_read_from_a_server_that_only_reads(postgres, postgres_url, m
             before = process(connection)
         postgres.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
         postgres.execute(f"SELECT pg_terminate_backend({before}, 5000)")
-        for use in (database.read, database.look, database.write):
+        for use in (database.read, database.connection, database.write):
             with pytest.raises(StoreError, match="read-only"), use():
                 pass
         postgres.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")

@@ -67,7 +67,7 @@ class VerbBody(ReasonBody):
     summary="List the versions",
     responses={200: reply_description("The versions, and the kill switch.", PolicyList)},
 )
-async def list_keys(request: Request) -> Response:
+async def listed(request: Request) -> Response:
     """List all versions of the policy, oldest first, with their states, and the kill switch."""
     router = router_of(request)
     return JsonReply(await reads_of(request).run(lambda: list_versions(router.database, base=champion_label(router))))

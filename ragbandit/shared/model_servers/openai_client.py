@@ -351,10 +351,10 @@ class _Pauses:
 class _ArrivedValues(Generic[_Piece]):
     """The values that arrived together, and the results of `read` for them."""
 
-    __slots__ = ("_retrieve_exception", "_unread", "error", "is_last", "pieces", "values")
+    __slots__ = ("_read", "_unread", "error", "is_last", "pieces", "values")
 
     def __init__(self, unread: Iterator[Any], read: Callable[[Any], Iterable[_Piece]]) -> None:
-        self._unread, self._retrieve_exception = unread, read
+        self._unread, self._read = unread, read
         self.pieces = list[_Piece]()
         #: number of values that were read; whether the last one is the last of the reply; the error after them
         self.values, self.is_last = 0, False
@@ -365,7 +365,7 @@ class _ArrivedValues(Generic[_Piece]):
         try:
             for value in self._unread:
                 self.values += 1
-                self.pieces += self._retrieve_exception(value)
+                self.pieces += self._read(value)
                 if value == DONE:
                     self.is_last = True
                     return

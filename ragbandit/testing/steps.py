@@ -23,7 +23,8 @@ from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.checks.questions import new_id
 from ragbandit.router.serving.deciding import steps
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
-from ragbandit.router.serving.explanations.explain import explain, preview_of
+from ragbandit.router.serving.explanations.chances import preview_of
+from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.additions import load_offered
 from ragbandit.shared.errors import Forbidden, InvalidInput, LimitReached, RagBanditError, StoreError

@@ -9,7 +9,16 @@ from typing import Final
 from starlette.types import Scope
 
 from ragbandit.router.api.door import Door
-from ragbandit.router.api.endpoints import decisions, feedback, labels, operations, policies, sessions, verdicts
+from ragbandit.router.api.endpoints import (
+    decisions,
+    feedback,
+    labels,
+    operations,
+    policies,
+    records,
+    sessions,
+    verdicts,
+)
 from ragbandit.router.api.openai import endpoints as openai
 from ragbandit.router.api.openai.errors import openai_error, speaks_openai
 from ragbandit.shared.additions import with_additions
@@ -17,7 +26,7 @@ from ragbandit.shared.additions import with_additions
 _CORE_DOORS: Final[Mapping[str, Door]] = {
     "decisions": Door(
         place=10,
-        endpoints=(decisions.endpoints,),
+        endpoints=(decisions.endpoints, records.endpoints),
         description="Choose an arm for a question, or have the question answered.",
     ),
     "openai": Door(

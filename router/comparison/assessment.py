@@ -38,11 +38,17 @@ class QuestionKind:
     """A kind of questions, and who answers it."""
 
     name: str
-    share: float  #: share of all questions
-    arms: Mapping[str, float]  #: arm -> its share of this kind
-    reward: float | None  #: mean reward; None with too few ratings
-    over_best: Difference = field(default_factory=Difference)  #: reward of the policy minus that of the best fixed arm
+    """What the questions have in common, in words."""
+    share: float
+    """Share of all questions."""
+    arms: Mapping[str, float]
+    """Arm -> its share of this kind."""
+    reward: float | None
+    """Mean reward; null with too few ratings."""
+    over_best: Difference = field(default_factory=Difference)
+    """Reward of the policy minus that of the best fixed arm."""
     examples: tuple[str, ...] = ()
+    """Texts of up to three of the questions, if the reader may see them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,12 +1,11 @@
 """Converts decisions and their records to replies."""
 
 from collections.abc import Iterable
-from dataclasses import fields
 from typing import Any, cast
 
 from ragbandit.client.replies import decisions as reply_types
 from ragbandit.router.replies.values import build_reply
-from ragbandit.router.serving.explanations.explain import Explanation, preview_of
+from ragbandit.router.serving.explanations.chances import preview_of
 from ragbandit.router.serving.prices import price_name
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.rows.conversion import budget_caps
@@ -114,8 +113,3 @@ def _query_fields(query: Query) -> dict[str, Any]:
         "aim": dict(query.aim),
         "request": dict(sorted(request_json(query).items())),
     }
-
-
-def explanation_json(explanation: Explanation) -> dict[str, Any]:
-    values = {field.name: getattr(explanation, field.name) for field in fields(explanation)}
-    return {**values, "record": record_json(explanation.record)}

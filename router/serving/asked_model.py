@@ -21,7 +21,7 @@ from ragbandit.router.storage.access.spending import spenders_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.dialects.chat.replies import ModelReply
 from ragbandit.shared.errors import StoreError
-from ragbandit.shared.model_servers.failures import failure_of_error
+from ragbandit.shared.model_servers.error_replies import failure_of_error
 from ragbandit.shared.model_servers.openai_client import ModelServer, ReplyReader, connect, costs_nothing, reply_pieces
 from ragbandit.shared.model_servers.openai_options import base_url_of
 from ragbandit.shared.model_servers.outbound import retry_pause

@@ -22,7 +22,7 @@ from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import Status
 from ragbandit.router.operation import findings as checks
 from ragbandit.router.operation.budget_words import budget_lines
-from ragbandit.router.replies.decisions import explanation_json
+from ragbandit.router.replies.explanations import explanation_json
 from ragbandit.router.replies.status import ledger_json
 from ragbandit.router.replies.values import json_ready
 from ragbandit.router.reporting.prompt_line import prompt_line

@@ -15,7 +15,8 @@ from ragbandit.shared.dialects.registry import (
 from ragbandit.shared.dialects.thoughts import without_refused_thoughts
 from ragbandit.shared.model_servers.absent_models import ABSENT, has_absent_model_code, names_stored_object
 from ragbandit.shared.model_servers.efforts import Effort, sent_effort
-from ragbandit.shared.model_servers.failures import Failure, failure_of_error
+from ragbandit.shared.model_servers.error_replies import failure_of_error
+from ragbandit.shared.model_servers.failures import Failure
 from ragbandit.shared.model_servers.field_paths import without_places
 from ragbandit.shared.model_servers.fitting.chats import fit_chat, fitting_size
 from ragbandit.shared.model_servers.fitting.fitted import RequestChanges, UnchangedTools

@@ -10,8 +10,9 @@ from typing import Any, ClassVar, Final, Literal
 from ragbandit.shared.dialects.chat.message_parts import split_thoughts
 from ragbandit.shared.errors import ArmFailed, RagBanditError, encodable
 from ragbandit.shared.model_servers.absent_models import ABSENT, gone_sign, has_absent_model_code
+from ragbandit.shared.model_servers.error_replies import failure_of_error
 from ragbandit.shared.model_servers.event_reader import BrokenReply, ReplyTooLarge
-from ragbandit.shared.model_servers.failures import Failure, ServerFailed, failure_of_error
+from ragbandit.shared.model_servers.failures import Failure, ServerFailed
 from ragbandit.shared.model_servers.fitting.kinds import kind_of, server_features
 from ragbandit.shared.model_servers.fitting.prompts import fit_prompt
 from ragbandit.shared.model_servers.openai_client import (

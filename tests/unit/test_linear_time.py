@@ -38,7 +38,7 @@ CAPS = {
     "redaction._SECRETS": 4000,
     "redaction._NAME_ALONE": 1000,
     "redaction._QUERY_NAME": 1000,
-    "failures.server_message": 1_000_000,
+    "error_replies.server_message": 1_000_000,
     "replies._FINISH": 100,
     "event_reader": 2_000_000,
     "event_reader, pieces": 500_000,
@@ -52,7 +52,7 @@ CAPS = {
 #: modules whose functions of one text are called with the worst texts of all patterns
 READERS = (
     *(
-        "shared.model_servers.failures",
+        "shared.model_servers.error_replies",
         "shared.model_servers.refusals",
         "shared.model_servers.outbound",
         "shared.dialects.chat.replies",
@@ -272,6 +272,6 @@ def test_a_reader_of_outside_text_takes_linear_time(name):
         with suppress(ValueError, RagBanditError, BrokenReply, rubric.UnreadableScores):
             reader(text)
 
-    for begin in ("", "<html>", '{"a": [') if name.startswith(("event_reader", "failures")) else ("",):
+    for begin in ("", "<html>", '{"a": [') if name.startswith(("event_reader", "error_replies")) else ("",):
         for unit in UNITS:
             assert _seconds(read, begin, unit, longest=longest) < LIMIT_S, (begin, unit)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from ragbandit.additions.dashboard.rendering import form_fields, page, redirect_to
 from ragbandit.additions.dashboard.search import LOOKED_AT, PageEnd, Search, search
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
-from ragbandit.router.api.endpoints import decisions, feedback, labels
+from ragbandit.router.api.endpoints import decisions, feedback, labels, records
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import FeedbackBody, body_of
 from ragbandit.router.api.security.ownership import check_owner
@@ -18,7 +18,8 @@ from ragbandit.router.api.security.rules import LABEL, PERSON, READ, AccessRule,
 from ragbandit.router.comparison.plots import ArmSigns
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.checks.reports import MAX_RATER
-from ragbandit.router.serving.explanations.explain import Explanation, amounts_in_words, turn_words
+from ragbandit.router.serving.explanations.chances import turn_words
+from ragbandit.router.serving.explanations.explain import Explanation, amounts_in_words
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.decisions.turns import newest_turns, own_events
 from ragbandit.router.storage.label_queue import LabelCounts, count_items
@@ -66,7 +67,7 @@ async def list_decisions(request: Request) -> Response:
 
 @pages.get("/ui/decisions/{decision_id}", rule=READ)
 async def show_decision(decision_id: str, request: Request) -> Response:
-    router, explained = router_of(request), await decisions.explain_decision(request, decision_id)
+    router, explained = router_of(request), await records.explain_decision(request, decision_id)
     values = _facts(explained) | {"sign": ArmSigns(router.service.arms), "weight": router.settings.reward.weight}
     values["request_facts"] = request_json(explained.record.decision.query)
     values["may_rate"] = caller_of(request).role != "reader"

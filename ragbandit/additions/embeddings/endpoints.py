@@ -33,8 +33,8 @@ from ragbandit.router.storage.access.reservations import Reservation, settle
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.dialects.chat.replies import raise_error
 from ragbandit.shared.errors import Forbidden, NotFound, RagBanditError, StoreError, TooManyRequests
+from ragbandit.shared.model_servers.error_replies import failure_of_error, server_message
 from ragbandit.shared.model_servers.event_reader import BrokenReply
-from ragbandit.shared.model_servers.failures import failure_of_error, server_message
 from ragbandit.shared.model_servers.openai_client import (
     ReplyReader,
     connect,

@@ -8,7 +8,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
-from ragbandit.shared.model_servers.failures import Failure, ServerFailed, server_message
+from ragbandit.shared.model_servers.error_replies import server_message
+from ragbandit.shared.model_servers.failures import Failure, ServerFailed
 from ragbandit.shared.model_servers.json_server import JsonServer
 from ragbandit.shared.model_servers.outbound import check_address, check_header_value, retry_pause
 from ragbandit.shared.model_servers.token_usage import add_usage, count_of

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ragbandit.shared.dialects.chat.message_parts import reasoning_in
-from ragbandit.shared.model_servers.failures import failure_of_error, server_message
+from ragbandit.shared.model_servers.error_replies import failure_of_error, server_message
 from ragbandit.shared.reading.fields import object_in
 
 #: types of blocks with thoughts

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ragbandit.shared.model_servers.failures import Failure, GoneSign, server_message
+from ragbandit.shared.model_servers.error_replies import server_message
+from ragbandit.shared.model_servers.failures import Failure, GoneSign
 from ragbandit.shared.model_servers.refusals import MODEL_CODES
 
 ABSENT: Final = (404, 410)

@@ -8,13 +8,8 @@ from typing import Final
 
 import httpx
 
-from ragbandit.shared.model_servers.failures import (
-    Failure,
-    ServerFailed,
-    failure_of_error,
-    failure_of_status,
-    server_message,
-)
+from ragbandit.shared.model_servers.error_replies import failure_of_error, failure_of_status, server_message
+from ragbandit.shared.model_servers.failures import Failure, ServerFailed
 from ragbandit.shared.model_servers.outbound import credentials_of, decompressed, redirect_message, shown_address
 from ragbandit.shared.proxies import httpx_options
 from ragbandit.shared.reading.thread import LARGE, READING, ReadingTimeout

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from ragbandit.shared.errors import required_module
+from ragbandit.shared.model_servers.error_replies import failure_of_error, server_message
 from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, EventReader, ReplyTooLarge, reply_counts
-from ragbandit.shared.model_servers.failures import failure_of_error, server_message
 from ragbandit.shared.model_servers.outbound import redirect_message
 from ragbandit.shared.proxies import certificates, httpx_options, proxy_of
 from ragbandit.shared.reading.thread import LARGE, READING, ReadingTimeout

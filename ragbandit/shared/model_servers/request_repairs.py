@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from ragbandit.shared.model_servers.failures import Failure, failure_of_error, refused_places, server_message
+from ragbandit.shared.model_servers.error_replies import failure_of_error, refused_places, server_message
+from ragbandit.shared.model_servers.failures import Failure
 from ragbandit.shared.model_servers.field_paths import Place, has_plain_keys, paths_in, without_paths
 from ragbandit.shared.model_servers.refusals import is_unsupported_parameter, named_field, read_refusal
 from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS

@@ -34,15 +34,13 @@ from ragbandit.router.api.schemas.requests import (
 )
 from ragbandit.router.api.schemas.responses import JsonReply, decision_headers, error_item, reply_description
 from ragbandit.router.api.security.ownership import check_owner
-from ragbandit.router.api.security.rules import ANY_ROLE, QUESTION, AccessRule, roles
-from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.api.security.rules import QUESTION, AccessRule, roles
 from ragbandit.router.operation.budgets import BudgetSpent
 from ragbandit.router.replies import decisions as replies
 from ragbandit.router.replies.values import build_reply
 from ragbandit.router.serving.checks.reports import check_charged, make_outcome
-from ragbandit.router.serving.explanations.explain import Explanation, explain
 from ragbandit.shared.errors import Forbidden, InvalidInput, LimitReached, Overloaded, RagBanditError
-from ragbandit.shared.types import NO_TERMS, NOTHING_CONTINUED, Decision, Query, Sent
+from ragbandit.shared.types import Decision, Query
 
 MAX_WAIT_S = 600
 
@@ -238,60 +236,6 @@ async def outcomes(body: OutcomeBody, request: Request) -> Response:
     if saved is not None:
         reply["saved"] = saved
     return JsonReply(reply, status_code=202 if new else 200)
-
-
-@endpoints.get(
-    "/v1/decisions/{decision_id}",
-    rule=ANY_ROLE,
-    summary="Read a decision",
-    responses={200: reply_description("All that is stored about the decision.", reply_types.RecordReply)},
-)
-async def decision(decision_id: DecisionPath, request: Request) -> Response:
-    """Read all that is stored about a decision: question, probabilities, outcome, feedback, reward, state."""
-    router = router_of(request)
-    await check_owner(request, decision_id)
-    record = await reads_of(request).run(lambda: router.decision(decision_id))
-    return JsonReply(replies.record_json(record), headers=decision_headers(record.decision))
-
-
-@endpoints.get(
-    "/v1/decisions/{decision_id}/explanation",
-    rule=ANY_ROLE,
-    summary="Explain a decision",
-    responses={200: reply_description("The decision explained.", Explanation)},
-)
-async def explanation(decision_id: DecisionPath, request: Request) -> Response:
-    """Explain a decision: draw and reasons, steps of the answer, feedback, reward, and what the decision waits for."""
-    explained = await explain_decision(request, decision_id)
-    return JsonReply(replies.explanation_json(explained), headers=decision_headers(explained.record.decision))
-
-
-async def explain_decision(request: Request, decision_id: str) -> Explanation:
-    """Explain a decision. Raises InvalidInput, and NotFound if the caller may not see the decision."""
-    router = router_of(request)
-    await check_owner(request, decision_id)
-    rule = closing_rule(router.settings.learning)
-    read = partial(explain, router.store, decision_id, rule=rule, known=router.service.arms)
-    explained = await reads_of(request).run(read)
-    return await _with_present_choice(request, explained)
-
-
-async def _with_present_choice(request: Request, explained: Explanation) -> Explanation:
-    """Add, for a later turn, the arm that the policy would probably draw if the turn were a decision."""
-    decision, router = explained.record.decision, router_of(request)
-    if decision.turn_of is None or not decision.query.text:
-        return explained
-    sent = Sent(surface=decision.query.sent.surface, agent=decision.query.sent.agent)  # facts that rules read
-    query = replace(decision.query, id=None, session=None, unit="turn", arms=None, arm_by=None, sent=sent)
-    query = replace(query, continues=NOTHING_CONTINUED, terms=NO_TERMS)
-    try:
-        now = await await_future(request, router.preview(query, run_by=decision.run_by), what="decision_id")
-    except RagBanditError:  # no arm would be offered now
-        return explained
-    if now.arm == decision.arm:
-        return explained
-    reason = f"For this turn alone the policy would now prefer {now.arm}; the turns stay on their arm."
-    return replace(explained, reasons=(*explained.reasons, reason))
 
 
 @endpoints.post(

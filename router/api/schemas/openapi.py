@@ -30,6 +30,7 @@ _MODULES: Final = (
     "ragbandit.router.reporting.reading",
     "ragbandit.router.rollouts.evidence",
     "ragbandit.router.rollouts.overview",
+    "ragbandit.router.serving.explanations.chances",
     "ragbandit.router.serving.explanations.explain",
     "ragbandit.router.serving.overview",
     "ragbandit.router.queue.presence",

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Annotated, Final
 
 from pydantic import GetPydanticSchema
@@ -12,8 +11,13 @@ from ragbandit.client.replies.decisions import RecordReply
 from ragbandit.router.learning.audit.checks import draw_fault
 from ragbandit.router.reporting.status import learning_of
 from ragbandit.router.serving.checks.questions import checked_id
-from ragbandit.router.serving.deciding.steps import all_steps
-from ragbandit.router.serving.explanations.shares import share_sentences
+from ragbandit.router.serving.explanations.chances import (
+    ArmChance,
+    chances_of,
+    effect_sentences,
+    policy_sentences,
+    turn_words,
+)
 from ragbandit.router.serving.setup.estimates import OWN_COSTS
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.ledgers.closing import ClosingRule
@@ -23,43 +27,13 @@ from ragbandit.shared.texts.formats import moment
 from ragbandit.shared.types import (
     IMPORTED,
     ONE_ARM_LEFT,
-    ArmName,
     Decision,
     DecisionId,
-    Json,
     Outcome,
     SafeStart,
-    TaskTurn,
-    UntriedArms,
 )
 
 _AS_REPLY: Final = GetPydanticSchema(lambda _source, handler: handler.generate_schema(RecordReply))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ArmChance:
-    """An offered arm in the draw."""
-
-    arm: ArmName
-    """Name of the arm."""
-    probability: float
-    """Probability of the arm in the draw, floors included."""
-    untried: bool
-    """Whether the policy had no outcomes of the arm; then `score`, `quality` and `cost` are null."""
-    score: float | None
-    """Expected reward by the policy; null if the policy has no scores."""
-    quality: float | None
-    """Expected quality: score = quality - weight * cost; null if the policy does not predict it."""
-    cost: float | None
-    """Expected cost; null if the policy does not predict it."""
-    low: float
-    """The arm is drawn if low <= u < high."""
-    high: float
-    """Upper end of the arm's range of u."""
-    drawn: bool
-    """Whether this arm was drawn."""
-    likeliest: bool
-    """Whether no other arm was more probable."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,13 +88,13 @@ def explain(
     fault = None if is_imported else draw_fault(decision)
     draw = DrawShown(u=(decision.seed >> 11) * 2.0**-53, fault=fault, made_elsewhere=is_imported)
     drawn = next((arm for arm in arms if arm.drawn), None)
-    sentences = _sentences(decision)
+    sentences = effect_sentences(decision)
     is_drawn = decision.arm_by in (None, *ONE_ARM_LEFT) and decision.turn_of is None
     reasons = (
         *_instead_of_a_draw(decision, draw=draw),
         *(() if is_drawn else sentences),
         *_of_the_draw(arms, drawn=drawn, draw=draw, is_drawn=is_drawn),
-        *_of_the_policy(decision),
+        *policy_sentences(decision),
         *(sentences if is_drawn else ()),
         *_of_the_caller(decision, known=known),
     )
@@ -137,71 +111,6 @@ def explain(
         draw=draw,
         record=record,
     )
-
-
-def preview_of(decision: Decision) -> tuple[list[str], tuple[ArmChance, ...]]:
-    """Reasons and arms of a decision that was not drawn (`Router.preview`)."""
-    reasons = _sentences(decision)
-    if decision.turn_of is not None:
-        reasons.insert(
-            0, f"It would be {turn_words(decision)}, of decision {decision.turn_of}, and nothing would be drawn."
-        )
-    return [*reasons, *_of_the_policy(decision)], chances_of(decision)
-
-
-def _sentences(decision: Decision) -> list[str]:
-    """Sentences about the effects of the draw's shares and of the steps on a decision, the last step first."""
-    return [*share_sentences(decision), *(line for step in reversed(all_steps()) for line in step.explain(decision))]
-
-
-def chances_of(decision: Decision) -> tuple[ArmChance, ...]:
-    """The offered arms, in the order of the draw. Values are None if a damaged row lacks them."""
-    count = min(len(decision.arms), len(decision.pmf))
-    quality, cost = (numbers_of(decision.facts.get(name), count=count) for name in ("quality", "cost"))
-    scores = numbers_of(decision.scores, count=count)
-    untried = UntriedArms.of(decision.facts)
-    untried_arms = frozenset(() if untried is None else untried.arms)
-    edges = [0.0, *accumulate(decision.pmf)]
-    highest = max(decision.pmf, default=0.0)
-    chances = []
-    for place, (arm, probability) in enumerate(zip(decision.arms, decision.pmf, strict=False)):
-        predicted = place if arm not in untried_arms else None
-        chances.append(
-            ArmChance(
-                arm=arm,
-                probability=probability,
-                untried=arm in untried_arms,
-                score=_at(scores, predicted),
-                quality=_at(quality, predicted),
-                cost=_at(cost, predicted),
-                low=edges[place],
-                high=1.0 if place == count - 1 else edges[place + 1],
-                drawn=arm == decision.arm,
-                likeliest=probability == highest,
-            )
-        )
-    return tuple(chances)
-
-
-def _at(values: Sequence[float] | None, place: int | None) -> float | None:
-    return None if values is None or place is None else values[place]
-
-
-def numbers_of(value: Json, *, count: int) -> list[float] | None:
-    if not isinstance(value, list | tuple) or len(value) != count:
-        return None
-    are_numbers = all(isinstance(number, int | float) and not isinstance(number, bool) for number in value)
-    return [float(number) for number in value] if are_numbers else None
-
-
-def turn_words(decision: Decision) -> str:
-    """Which turn it is of its task or loop of tools: "turn 6 of a task"; of a decision, "a decision"."""
-    task, loop = TaskTurn.of(decision.facts), decision.query.continues.loop
-    if decision.turn_of is None:
-        return "a decision"
-    if task is not None:
-        return f"turn {task.turn} of a task"
-    return "a later turn of a task" if loop is None else f"turn {loop.turn} of a loop of tools"
 
 
 def amounts_in_words(amounts: Mapping[str, float]) -> dict[str, float]:
@@ -307,15 +216,6 @@ def _best(drawn: ArmChance, arms: Sequence[ArmChance]) -> str:
         return f", and the policy expects {expected} ({drawn.score:.4g})"
     best = max(arms, key=lambda arm: arm.score or 0.0)
     return f", though the policy expects more of {best.arm} ({best.score:.4g} against {drawn.score:.4g})"
-
-
-def _of_the_policy(decision: Decision) -> Iterator[str]:
-    if decision.fault is not None:
-        yield f"The policy failed, so the fallback arm had all but the floors. It said: {decision.fault}."
-    if untried := UntriedArms.of(decision.facts):
-        yield f"The policy had no estimate of {', '.join(untried.arms)} yet: untried."
-    if decision.facts.get("untrained"):
-        yield "The policy was not trained yet, so all arms were alike to it."
 
 
 def _of_the_caller(decision: Decision, *, known: Collection[str]) -> Iterator[str]:

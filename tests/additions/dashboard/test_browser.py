@@ -130,12 +130,12 @@ def test_pages_fit_their_width(open_tab, world, width):
 
 
 def test_fifty_decisions_fit_a_phone(open_tab):
-    """A row of the decisions takes at most 80 of 360 pixels' height, so that fifty rows take at most 5,000."""
+    """At 360 pixels of width the mean row of the decisions is at most 95 high, so fifty rows take at most 5,000."""
     tab = open_tab(width=360)
     tab.goto("/ui/decisions")
     heights = tab.evaluate("[...document.querySelectorAll('table.dense tbody tr')].map(row => row.offsetHeight)")
     assert len(heights) >= 10
-    assert sum(heights) / len(heights) <= 80
+    assert sum(heights) / len(heights) <= 95
 
 
 @pytest.mark.slow

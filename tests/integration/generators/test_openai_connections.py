@@ -13,8 +13,8 @@ from contextlib import aclosing, asynccontextmanager
 import aiohttp
 import pytest
 
+from ragbandit.shared.model_servers.error_replies import failure_of_error
 from ragbandit.shared.model_servers.event_reader import BrokenReply
-from ragbandit.shared.model_servers.failures import failure_of_error
 from ragbandit.shared.model_servers.openai_client import (
     READ,
     UNREAD,

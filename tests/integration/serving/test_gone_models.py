@@ -10,7 +10,7 @@ from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.serving.health.outcome_poller import OutcomePoller
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.shared.model_servers.absent_models import gone_sign
-from ragbandit.shared.model_servers.failures import failure_of_status
+from ragbandit.shared.model_servers.error_replies import failure_of_status
 from ragbandit.shared.types import ArmName, Query
 
 UNKNOWN = {"error": {"message": "The model `m` does not exist", "code": "model_not_found"}}

@@ -3,7 +3,7 @@
 import pytest
 
 from ragbandit.shared.model_servers.absent_models import gone_sign, names_stored_object
-from ragbandit.shared.model_servers.failures import failure_of_status
+from ragbandit.shared.model_servers.error_replies import failure_of_status
 
 
 def error(message, **more):

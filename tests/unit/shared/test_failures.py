@@ -9,14 +9,9 @@ import httpx
 import pytest
 
 from ragbandit.shared.dialects.chat.replies import raise_error
+from ragbandit.shared.model_servers.error_replies import failure_of_error, failure_of_status, server_message
 from ragbandit.shared.model_servers.event_reader import BrokenReply
-from ragbandit.shared.model_servers.failures import (
-    Failure,
-    failure_of,
-    failure_of_error,
-    failure_of_status,
-    server_message,
-)
+from ragbandit.shared.model_servers.failures import Failure, failure_of
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ragbandit.shared.model_servers.failures import failure_of_status
+from ragbandit.shared.model_servers.error_replies import failure_of_status
 
 RETRY_INFO = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "2.2s"}
 GEMINI = {"error": {"code": 429, "message": "Quota exceeded.", "status": "RESOURCE_EXHAUSTED", "details": [RETRY_INFO]}}

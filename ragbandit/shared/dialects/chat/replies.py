@@ -15,8 +15,8 @@ from typing import Any, Final
 from ragbandit.shared.dialects.chat.message_parts import CALL_TEXTS, LARGE, LOGPROBS, MessageParts, is_token
 from ragbandit.shared.dialects.chat.plain_chunks import PlainParts, chunk_parts
 from ragbandit.shared.dialects.chat.tagged_thoughts import TaggedThoughts
+from ragbandit.shared.model_servers.error_replies import NO_ERROR, server_message, status_of_names
 from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, reply_counts
-from ragbandit.shared.model_servers.failures import NO_ERROR, server_message, status_of_names
 from ragbandit.shared.model_servers.repeated_events import RepeatedEvents
 from ragbandit.shared.model_servers.token_usage import add_usage, count_of
 from ragbandit.shared.model_servers.told_prices import named_tier, told_dollars

@@ -44,7 +44,7 @@ from ragbandit.router.storage.access.corrections import Corrections, corrections
 from ragbandit.router.storage.access.turn_sums import reached_labels, turn_spenders
 from ragbandit.router.storage.decisions.tasks import STOPPED
 from ragbandit.router.storage.rows.conversion import feedback_value
-from ragbandit.router.storage.rows.outcome_rows import ASSUMED, Amounts, cost_value, spent_of
+from ragbandit.router.storage.rows.outcome_rows import ASSUMED, REFUSED, Amounts, cost_value, spent_of
 from ragbandit.router.storage.rows.queried_facts import (
     FACT_COLUMNS,
     IMPORTED_COLUMNS,
@@ -641,7 +641,7 @@ class _Rows:
         for unit, amount in zip(UNITS, late, strict=True):
             if amount:
                 self.late[row["arm"], unit] = self.late.get((row["arm"], unit), 0.0) + amount
-        if '"refused":' in row["cost"]:
+        if REFUSED in row["cost"] and cost_value(row["cost"]).price.get(REFUSED):
             self.refused[row["arm"]] += 1
         if not self.corrections.rules and ASSUMED not in row["cost"]:
             return costs

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, Literal
 
 from ragbandit.shared.dialects.chat.message_parts import split_thoughts
 from ragbandit.shared.errors import ArmFailed, RagBanditError, encodable
+from ragbandit.shared.model_servers import Kind
 from ragbandit.shared.model_servers.absent_models import ABSENT, gone_sign, has_absent_model_code
 from ragbandit.shared.model_servers.error_replies import failure_of_error
 from ragbandit.shared.model_servers.event_reader import BrokenReply, ReplyTooLarge
@@ -22,7 +23,7 @@ from ragbandit.shared.model_servers.openai_client import (
     error_line,
     reply_pieces,
 )
-from ragbandit.shared.model_servers.openai_options import Kind, OpenAiOptions, base_url_of, check_options, checked_key
+from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_url_of, check_options, checked_key
 from ragbandit.shared.model_servers.outbound import credentials_of, retry_pause, shown_address
 from ragbandit.shared.model_servers.request_repairs import MOST_REPEATS, Repair, RepairedRequest, repair_request
 from ragbandit.shared.model_servers.token_usage import CHARACTERS, Preference, Tokens, used_tokens

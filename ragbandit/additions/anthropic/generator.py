@@ -8,9 +8,10 @@ from ragbandit.additions.anthropic.messages.thoughts import is_signed
 from ragbandit.additions.anthropic.repairs import thinking_by_effort
 from ragbandit.additions.anthropic.settings import AnthropicOptions
 from ragbandit.shared.dialects.thoughts import without_thoughts
+from ragbandit.shared.model_servers import Kind
 from ragbandit.shared.model_servers.fitting.fitted import RequestChanges, UnchangedTools
 from ragbandit.shared.model_servers.openai_client import ModelServer, reply_pieces
-from ragbandit.shared.model_servers.openai_options import Kind, base_url_of
+from ragbandit.shared.model_servers.openai_options import base_url_of
 from ragbandit.shared.reading.fields import object_in
 from ragbandit.shared.types import Conversation
 from ragbandit.strategies.base import Request

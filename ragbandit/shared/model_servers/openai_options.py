@@ -11,6 +11,7 @@ from pydantic import AfterValidator, ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
 from ragbandit.shared.errors import ConfigError, required_module
+from ragbandit.shared.model_servers import Kind
 from ragbandit.shared.model_servers.outbound import check_address, check_header_value
 from ragbandit.shared.model_servers.token_usage import HOURS, PRICES, zone_of
 from ragbandit.shared.plugins import check_values
@@ -21,10 +22,6 @@ from ragbandit.shared.texts.redaction import variable_or_hidden
 _Flag = Annotated[bool, Field(strict=True)]
 _Seconds = Annotated[float, Field(strict=True, gt=0)]
 _Dollars = Annotated[float, Field(strict=True, ge=0)]
-#: openai, mistral, deepseek: the vendor's own service. gemini, bedrock: Google's and Amazon's form of chat completions.
-#: anthropic: a server of Anthropic's models. template: a server that fills a model's chat template (vLLM, llama.cpp,
-#: SGLang, Ollama). unknown: any other, for example a proxy in front of several vendors
-Kind = Literal["openai", "anthropic", "mistral", "deepseek", "gemini", "bedrock", "template", "unknown"]
 
 
 def _known_zone(name: str) -> str:

@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping, Sequence, Set
 from itertools import chain
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ragbandit.router.config.named_sections import DEFAULT, section_of
 from ragbandit.router.config.sections import GeneratorSettings, assumed_prices
-from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
 from ragbandit.shared.additions import arm_parts
 from ragbandit.shared.model_servers.told_prices import named_tier
+
+if TYPE_CHECKING:
+    from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
 
 #: the arms that workers run -> their params
 Arms = Mapping[str, Mapping[str, Any]]
@@ -59,8 +61,10 @@ def _generators_of(arm: str, params: Mapping[str, Any], *, arms: Arms, around: S
     return {str(named)} if named is not None else set[str]() if is_own else {DEFAULT}
 
 
-def expected_dollars(arms: Arms, *, generators: Mapping[str, GeneratorSettings]) -> ExpectedDollars:
+def expected_dollars(arms: Arms, *, generators: Mapping[str, GeneratorSettings]) -> "ExpectedDollars":
     """Expected dollars of answers, for the arms that workers run."""
+    from ragbandit.router.storage.access.expected_dollars import ExpectedDollars  # it loads a database engine
+
     prices = prices_of_arms(arms, generators=generators)
     asked = {arm: generators[arms[arm].get("generator", DEFAULT)] for arm in prices}
     models = {arm: generator.model for arm, generator in asked.items()}

@@ -121,6 +121,8 @@ LATE: Final = "late"
 _STEPS: Final = "steps"
 #: key in the JSON of a cost: dollars of calls whose price is assumed
 ASSUMED: Final = "assumed_dollars"
+#: key in the `price` of a cost: an implausible price that a server told
+REFUSED: Final = "refused"
 #: (dollars, steps, seconds)
 Amounts = tuple[float, float, float]
 

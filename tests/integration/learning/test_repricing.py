@@ -16,7 +16,7 @@ from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.access.corrections import Correction, corrections_of
 from ragbandit.router.storage.access.reservations import no_reservation, settle
 from ragbandit.router.storage.access.spending import KEPT_DAYS, OTHER, UNIT, Spender, forget_spending, read_spending
-from ragbandit.router.storage.rows.conversion import of_known
+from ragbandit.router.storage.rows.conversion import from_json
 from ragbandit.router.storage.sql.tables import counters
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Cost, Query
@@ -249,7 +249,7 @@ def test_an_answer_is_repriced_by_its_tier_its_time_and_its_model(price, hour, d
     """Conditions hold at reprice as they held at the call, and rules that are stored and read again price the same."""
     rows = [{"tier": "flex", "input": 0.1, "output": 0.1}, {"hours": "18:00-06:00", "input": 0.01, "output": 0.01}]
     lists = {"m": TokenPrices.model_validate({"input": 1.0, "output": 1.0, "rows": rows}).in_order, "n": (10.0, 10.0)}
-    rule = of_known(Correction, json.loads(json.dumps(asdict(Correction(prices={"a": lists})))))
+    rule = from_json(Correction, json.loads(json.dumps(asdict(Correction(prices={"a": lists})))))
     cost = Cost(prompt_tokens=3000, completion_tokens=100, llm_calls=1, price=price)
     assert rule.dollars_of(cost, arm="a", model="m", at=hour * 3600.0) == pytest.approx(dollars / 1e6)
 

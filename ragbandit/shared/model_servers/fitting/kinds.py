@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from ragbandit.shared.model_servers.openai_options import Kind
+from ragbandit.shared.model_servers import Kind
 
 #: field that marks the end of a part of the prompt that the provider should cache
 MARK: Final = "cache_control"

@@ -10,7 +10,7 @@ from ragbandit.router.learning.status import Status
 from ragbandit.router.operation.findings import findings_of_ledger
 from ragbandit.router.storage.jobs.judged_arms import JudgedArm
 from ragbandit.router.storage.judgements import JudgeState
-from ragbandit.router.verbs.inspection import _facts, _judge
+from ragbandit.router.verbs.inspection import _judge_in_words, _ledger_facts
 from ragbandit.shared.types import Counters
 
 COUNTERS = Counters(
@@ -38,7 +38,7 @@ def judged(**arms):
 
 def test_counts_say_what_they_mean():
     """A count that is 0 is left out, every other one has its meaning; an ordinary state has no findings."""
-    facts = _facts(WELL)
+    facts = _ledger_facts(WELL)
     assert " ".join(facts) == "decided learned defaulted waiting closed feedback unanswered ledger snapshot"
     assert facts["closed"] == "1  (decisions whose time is over, with nothing to learn)"
     assert list(findings_of_ledger(WELL)) == []
@@ -53,9 +53,9 @@ def test_facts_have_no_exponents(capsys):
 
 def test_the_shares_of_withheld_answers_are_told_by_arm():
     """Arms with answers that address the judge have their share of 7 days; without any the line has none."""
-    shown = _judge(replace(WELL, judge=judged(a=(88, 12), b=(97, 3), c=(50, 0))))
+    shown = _judge_in_words(replace(WELL, judge=judged(a=(88, 12), b=(97, 3), c=(50, 0))))
     assert shown == "0 wait; suspicious in 7 days: a 12 %, b 3 %"
-    assert _judge(replace(WELL, judge=judged(a=(88, 0)))) == "0 wait"
+    assert _judge_in_words(replace(WELL, judge=judged(a=(88, 0)))) == "0 wait"
 
 
 @pytest.mark.parametrize(

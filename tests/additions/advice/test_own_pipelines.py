@@ -72,6 +72,7 @@ def folder(tmp_path, monkeypatch):
     rows = ({"question": f"{kinds[n % 2]} {kinds[n % 2]} {n}?", "answers": ["yes"]} for n in range(120))
     write_json(tmp_path / "q.jsonl", rows)
     before = list(sys.path)
+    sys.modules.pop("own_code", None)  # another file of tests has a module of this name, too
     yield tmp_path
     sys.path[:] = before
     sys.modules.pop("own_code", None)

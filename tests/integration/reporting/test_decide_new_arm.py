@@ -1,6 +1,7 @@
 """`report --decide` with an arm that no stored question was offered: it is asked before it serves anybody."""
 
 import json
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -37,9 +38,11 @@ def code(tmp_path, monkeypatch):
     """The module `own_code` with functions of both arms and a judge."""
     (tmp_path / "own_code.py").write_text(CODE)
     monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("own_code", None)  # another file of tests has a module of this name, too
     import own_code
 
-    return own_code
+    yield own_code
+    sys.modules.pop("own_code", None)
 
 
 def asked_by(made, query: Query) -> None:

@@ -121,7 +121,7 @@ LATE: Final = "late"
 _STEPS: Final = "steps"
 #: key in the JSON of a cost: dollars of calls whose price is assumed
 ASSUMED: Final = "assumed_dollars"
-#: key in the `price` of a cost: an implausible price that a server told
+#: key in the `price` of a cost: the price of a server that is implausible, and does not count
 REFUSED: Final = "refused"
 #: (dollars, steps, seconds)
 Amounts = tuple[float, float, float]

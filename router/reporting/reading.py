@@ -24,9 +24,9 @@ from ragbandit.router.comparison import NOT_KNOWN, Comparison, words
 from ragbandit.router.comparison.assessment import LearningCurve, QuestionKind
 from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.config.sections import ConversationSettings, RewardSettings
+from ragbandit.router.learning.monitoring.drifts import Change
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.learning.sources import judgements_in_force, retracted_feedback, selection_weight
-from ragbandit.router.reporting.changes import Change
 from ragbandit.router.reporting.deciders import Decider, is_raised, newest_deciders, paced_askers
 from ragbandit.router.reporting.estimates import LEAST_CHANCE
 from ragbandit.router.reporting.left_out import (

@@ -16,12 +16,13 @@ from ragbandit.router.comparison.assessment import CURVE_POINTS, LearningCurve
 from ragbandit.router.comparison.words import assumption_words, signed
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.monitoring.diagnosis import read_diagnosis
+from ragbandit.router.learning.monitoring.drifts import Change, drifts_of
 from ragbandit.router.learning.monitoring.price import dollars_of_reward, price_words
 from ragbandit.router.learning.monitoring.sample_ratio import recent_sample_ratio
 from ragbandit.router.learning.status import diagnosis_text
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.before_start import before_start
-from ragbandit.router.reporting.changes import Change, changes_in, drifts_of
+from ragbandit.router.reporting.changes import changes_in
 from ragbandit.router.reporting.deciders import UNSTEADY, state_of
 from ragbandit.router.reporting.estimates import Compared, Possible, compared
 from ragbandit.router.reporting.left_out import UndrawnQuestions, Unit

@@ -8,8 +8,8 @@ from sqlalchemy import and_
 
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.monitoring.diagnosis import Diagnosis
+from ragbandit.router.learning.monitoring.drifts import drifts_of
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.reporting.changes import drifts_of
 from ragbandit.router.reporting.deciders import newest_deciders, state_of
 from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.ledgers.ledger import Ledger

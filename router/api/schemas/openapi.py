@@ -25,7 +25,7 @@ _MODULES: Final = (
     "ragbandit.router.storage.ledgers.ledger",
     "ragbandit.router.comparison",
     "ragbandit.router.comparison.assessment",
-    "ragbandit.router.reporting.changes",
+    "ragbandit.router.learning.monitoring.drifts",
     "ragbandit.router.reporting.left_out",
     "ragbandit.router.reporting.reading",
     "ragbandit.router.rollouts.evidence",

@@ -7,8 +7,9 @@ import pytest
 
 from benchmarks.report import WORLDS, made
 from ragbandit.router.config.settings import PolicySettings
+from ragbandit.router.learning.monitoring.drifts import Change
 from ragbandit.router.reporting import words
-from ragbandit.router.reporting.changes import Change, changes_in
+from ragbandit.router.reporting.changes import changes_in
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report_of
 

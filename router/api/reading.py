@@ -9,7 +9,7 @@ from fastapi import Request
 from ragbandit.router.api.request_state import request_state
 from ragbandit.shared.errors import InvalidInput, NotReady
 from ragbandit.shared.reading.input_counts import BODY, InputCounts
-from ragbandit.shared.reading.thread import LARGE, READING, ReadingTimeout
+from ragbandit.shared.reading.thread import LARGE, READING, ReadingStuck
 from ragbandit.shared.texts.json_values import json_value
 
 _Given = ParamSpec("_Given")
@@ -32,7 +32,7 @@ def reads_body(
         rank, state.is_parsed = 0 if state.is_parsed else size, True
         try:
             return await READING.read(rank, read, owner, request, *given, **more)
-        except ReadingTimeout as error:
+        except ReadingStuck as error:
             raise NotReady(f"the body was not read: {error}", remedy="send a smaller body") from error
 
     return awaited

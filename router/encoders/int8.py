@@ -49,7 +49,7 @@ class Int8Linear:
         self._zero = round(-lowest / self._step)
         self._scales = (self._weight.abs().amax(1) / _LARGEST).clamp_(min=1e-8)  # (outputs,)
         integers = (self._weight / self._scales[:, None]).round_().clamp_(-_LARGEST, _LARGEST)
-        self._weight = integers  # float32 integers, for `_emulated`
+        self._weight = integers  # float32 integers, for `_emulate`
         try:
             self._packed = torch.ops.onednn.qlinear_prepack(integers.to(torch.int8), None)
             self._zeros = torch.zeros(len(self._scales), dtype=torch.int32)
@@ -77,7 +77,7 @@ class Int8Linear:
         return result
 
     def _emulate(self, x: "Tensor") -> "Tensor":
-        """Compute the result of `_multiplied` by float32 products of the same integers."""
+        """Compute the result of `_multiply` by float32 products of the same integers."""
         inputs = self._quantize(x).floor_().sub_(self._zero)
         products = self._torch.nn.functional.linear(inputs, self._weight)
         return self._activate(self._torch.addcmul(self._bias, products, self._scales * self._step))

@@ -25,8 +25,8 @@ LEAST_PRICED: Final = 10
 
 
 def findings_of_prices(settings: "Settings", *, database: "Database | None" = None) -> Iterator[Finding]:
-    """Generators without prices although dollars are charged or limited; also a charged cost that is equal for all
-    arms.
+    """Generators without prices although dollars are charged or limited, also those of a judge or a rewriter; a limit
+    of dollars that caps nothing; a charged cost that is equal for all arms.
 
     database: the store, whose newest answers show which servers report a price; None if that is not known
     """
@@ -85,28 +85,34 @@ def findings_of_costs(database: "Database", settings: "Settings", _: float) -> I
     from sqlalchemy import select
 
     from ragbandit.router.storage.access.corrections import corrections_of
-    from ragbandit.router.storage.rows.outcome_rows import cost_value
+    from ragbandit.router.storage.rows.outcome_rows import REFUSED, cost_value
     from ragbandit.router.storage.sql.json_columns import object_or_empty
     from ragbandit.router.storage.sql.tables import decisions, outcomes
 
-    columns = select(*decisions.c["arm", "run_by"], *outcomes.c["decision_id", "steps", "cost", "made_by", "made_at"])
+    columns = select(decisions.c.arm, *outcomes.c["decision_id", "steps", "cost", "made_by", "made_at"])
     answers = columns.join(decisions, decisions.c.id == outcomes.c.decision_id).where(outcomes.c.status == "answered")
+    answers = answers.order_by(outcomes.c.made_at.desc())
     with database.read() as connection:
-        newest = connection.execute(answers.order_by(outcomes.c.made_at.desc()).limit(10 * SAME_COSTS)).all()
+        newest = connection.execute(answers.limit(SAME_COSTS)).all()
+        run_by_us = answers.where(decisions.c.run_by == "worker").limit(10 * SAME_COSTS)
+        worker_rows = connection.execute(run_by_us).all()
         corrections = corrections_of(connection)
-    rows = []
-    for row in newest:
-        made_by, cost = object_or_empty(row.made_by), cost_value(row.cost)
-        if IMPORTED not in made_by:  # the costs of imported rows are only in their ledger
-            facts: dict[str, Any] = {"decision_id": row.decision_id, "arm": row.arm, "made_at": row.made_at}
-            right = corrections.cost(cost, made_by=made_by, **facts)
-            rows.append(_Answer(row.arm, row.run_by, row.steps, cost, right.dollars, made_by, row.made_at))
-    yield from _same_costs(rows[:SAME_COSTS], settings=settings)
-    yield from _differing_prices(rows, settings=settings)
+
+    def read(rows: Sequence[Any]) -> Iterator[_Answer]:
+        for row in rows:
+            made_by, cost = object_or_empty(row.made_by), cost_value(row.cost)
+            if IMPORTED not in made_by:  # the costs of imported rows are only in their ledger
+                facts: dict[str, Any] = {"decision_id": row.decision_id, "arm": row.arm, "made_at": row.made_at}
+                right = corrections.cost(cost, made_by=made_by, **facts)
+                yield _Answer(row.arm, row.steps, cost, right.dollars, made_by, row.made_at)
+
+    by_workers = list(read(worker_rows))
+    yield from _same_costs(list(read(newest)), settings=settings)
+    yield from _differing_prices(by_workers, settings=settings)
     refused = defaultdict[str, list[Any]](list)
-    for answer in rows:
-        if answer.run_by == "worker" and "refused" in answer.cost.price:
-            refused[answer.arm].append(answer.cost.price["refused"])
+    for answer in by_workers:
+        if REFUSED in answer.cost.price:
+            refused[answer.arm].append(answer.cost.price[REFUSED])
     for arm, told in refused.items():
         what = f"the server of {arm} told implausible prices of {counted(len(told), 'call')}, the newest ${told[0]}"
         remedy = f"they do not count: correct token_prices if the list is wrong by more than {MOST_TIMES:g} times"
@@ -117,7 +123,6 @@ class _Answer(NamedTuple):
     """A newest answer. dollars: with corrections."""
 
     arm: str
-    run_by: str
     steps: float
     cost: Cost
     dollars: float
@@ -157,7 +162,7 @@ def _differing_prices(newest: Sequence[_Answer], *, settings: "Settings") -> Ite
         by_list = listed.dollars_of(row.cost, arm=row.arm, model=model, at=row.made_at)
         is_only_model = arms.get(row.arm, {}).get("class", row.arm) == "model" or row.cost.price.get("by") == "told"
         # Outcomes do not store which writes to a cache are kept for an hour, at another price.
-        is_comparable = row.run_by == "worker" and is_only_model and not row.cost.cache_write_tokens
+        is_comparable = is_only_model and not row.cost.cache_write_tokens
         if by_list is not None and is_comparable and len(sums[row.arm]) < SAME_COSTS:
             sums[row.arm].append((row.dollars, by_list))
     for arm, pairs in sums.items():

@@ -1,9 +1,11 @@
 """The last verdict of each comparison in reports, with its moment, so that a withdrawn one is explained.
 
-A comparison is a tenant (or all), an arm, and a length of the period. A ledger has one position of the store with its
-newest _MOST verdicts. It has no texts, and no ids of questions.
+A comparison is a tenant (or all), an arm, and a length of the period in whole hours. Other lengths belong to a period
+with a fixed beginning, which changes its length at each report. A ledger has one position of the store with its newest
+_MOST verdicts. It has no texts, and no ids of questions.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -14,15 +16,16 @@ from ragbandit.router.reporting.next_steps import NOW_S
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import report
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.positions import move_position, position_of
+from ragbandit.router.storage.sql.positions import lock_position, move_position, position_of
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.texts.formats import counted, moment
 
+log = logging.getLogger("ragbandit.report")
+
 #: largest number of verdicts of a ledger
 _MOST: Final = 64
-_DAY_S: Final = 86_400.0
-#: least time between two moments that are stored of one verdict, seconds
-_STORED_EVERY_S: Final = 3_600.0
+#: also the least time between two moments that are stored of one verdict
+_HOUR_S: Final = 3_600.0
 
 
 def report_with_last_verdict(
@@ -34,18 +37,21 @@ def report_with_last_verdict(
     """
     made = report(database, scope, policy=policy, against=against, now=now)
     total = made.total
-    if total is None or abs(now - made.until) > NOW_S:
+    hours = round((made.until - made.since) / _HOUR_S)
+    is_rolling = abs(made.until - made.since - hours * _HOUR_S) < NOW_S
+    if total is None or not is_rolling or abs(now - made.until) > NOW_S:
         return made
     reader = f"last verdicts:{scope.label}"
     with database.read() as connection:
         stored = position_of(connection, reader)
-    key = f"{made.tenant or ''}/{total.second_arm}/{round((made.until - made.since) / _DAY_S, 2)}"
+    key = f"{made.tenant or ''}/{total.second_arm}/{hours}"
     last = stored.get(key)
-    is_new = last is None or last["verdict"] != total.verdict or now - last["at"] > _STORED_EVERY_S
+    if last is not None and last["at"] >= made.until:  # another report is newer
+        return made
+    is_new = last is None or last["verdict"] != total.verdict or now - last["at"] > _HOUR_S
     if total.verdict != NOT_KNOWN and is_new:
         said = {"verdict": total.verdict, "at": now, "low": total.reward.low, "high": total.reward.high}
-        newest = sorted((stored | {key: said}).items(), key=lambda one: -one[1]["at"])[:_MOST]
-        _keep(database, dict(newest), reader=reader, now=now)
+        _store(database, {key: said}, reader=reader, now=now)
     if last is None or last["verdict"] == total.verdict:
         return made
     why = _why(made, total, last=last)
@@ -56,12 +62,16 @@ def report_with_last_verdict(
     return replace(made, withdrawn=text, sentence=f"{made.sentence} {text}")
 
 
-def _keep(database: Database, position: Mapping[str, Any], *, reader: str, now: float) -> None:
+def _store(database: Database, verdict: Mapping[str, Any], *, reader: str, now: float) -> None:
+    """Add a verdict, by its key. The report does not fail if the store can only be read, or not be written now."""
     try:
         with database.write() as connection:
-            move_position(connection, reader, position=position, now=now)
-    except StoreError:
-        return  # a store that can only be read has reports, too
+            lock_position(connection, reader, now=now)
+            verdicts = {**position_of(connection, reader), **verdict}
+            newest = dict(sorted(verdicts.items(), key=lambda one: -one[1]["at"])[:_MOST])
+            move_position(connection, reader, position=newest, now=now)
+    except StoreError as error:
+        log.warning("the verdict of a report was not stored: %s", error)
 
 
 def _former(last: Mapping[str, Any]) -> str:

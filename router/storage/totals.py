@@ -167,7 +167,7 @@ def rewards_key(label: str) -> str:
 def next_rewards(
     connection: Connection, *, label: str, weight: float, seen: Mapping[str, Any], limit: int
 ) -> tuple[dict[str, Any], Deltas, bool]:
-    """Read the next `limit` updates after the position `seen`. Returns (new position, amounts, whether rows remain)."""
+    """Read `limit` updates after the position `seen`. Returns (new position, amounts, whether rows may remain)."""
     query = _updates_of(label).where(updates.c.seq > int(seen.get("seq", 0))).order_by(updates.c.seq).limit(limit)
     rows = [dict(row) for row in connection.execute(query).mappings()]
     deltas = Deltas()
@@ -405,7 +405,7 @@ class TotalsExtender:
         self._lease.release(holder=self.holder)
 
     def _step(self, label: str) -> bool:
-        """Count a page of a ledger's updates, or of decisions and outcomes if `label` is "". Returns if rows remain."""
+        """Count a page of a ledger's updates; with `label` "" of decisions and outcomes. Returns False at the end."""
         reader = rewards_key(label) if label else TRAFFIC
         with self.database.read() as connection:
             seen = position_of(connection, reader)

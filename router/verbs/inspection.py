@@ -223,9 +223,10 @@ def explain(
     with open_store(config, label=label) as (settings, ledger):
         store, rule = DecisionStore(ledger.database, label=ledger.label), closing_rule(settings.learning)
         explained = explanations.explain(store, decision_id, rule=rule, known=settings.arms)
-        mapped = policy_map(ledger.database, label=ledger.label, schema=settings.context, weight=settings.reward.weight)
+        asked: dict[str, Any] = {"label": ledger.label, "schema": settings.context, "weight": settings.reward.weight}
+        kinds = {} if as_json else policy_map(ledger.database, **asked).kind_of
     reply: dict[str, Any] = json_ready(explanation_json(explained))
-    kind = mapped.kind_of.get(explained.decision_id, "")
+    kind = kinds.get(explained.decision_id, "")
     show(reply if as_json else _short_explanation(reply, kind=kind), as_json=as_json)
 
 

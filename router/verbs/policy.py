@@ -253,7 +253,7 @@ def relearn(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Learn a ledger again from the whole store, without questions that a limit sent to the cheapest arm.
+    """Learn a ledger again from the whole store, by the rules of this release.
 
     Services use the old ledger while the new one is learned. Afterwards set policy.label to the new ledger and restart
     the services, one after the other. Exclusions of feedback stay in force.

@@ -28,7 +28,7 @@ from ragbandit.shared.model_servers.outbound import credentials_of, retry_pause,
 from ragbandit.shared.model_servers.request_repairs import MOST_REPEATS, Repair, RepairedRequest, repair_request
 from ragbandit.shared.model_servers.token_usage import CHARACTERS, Preference, Tokens, used_tokens
 from ragbandit.shared.model_servers.told_prices import charge
-from ragbandit.shared.reading.thread import ReadingTimeout
+from ragbandit.shared.reading.thread import ReadingStuck
 from ragbandit.shared.texts.json_values import json_bytes
 from ragbandit.shared.texts.redaction import variable_or_hidden
 from ragbandit.shared.texts.token_estimates import estimated_tokens
@@ -213,7 +213,7 @@ class OpenAiGenerator(Generator):
         except RagBanditError:
             raise
         except Exception as error:  # the server has not failed, so the failure must not count against the arm
-            if not isinstance(error, ReadingTimeout):
+            if not isinstance(error, ReadingStuck):
                 log_exception(error, of=f"fitting a request to {self.name}", action="fitting_failed")
             message = f"{self.name} was not asked: the request could not be fitted to its server: {error}"
             raise RequestRefused(message, failure=_UNFIT) from error

@@ -1,6 +1,7 @@
 """Verb `report`: what the router earned, and with --decide the paired comparison that settles it."""
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +22,7 @@ from ragbandit.router.reporting import words
 from ragbandit.router.reporting.last_verdicts import report_with_last_verdict
 from ragbandit.router.reporting.next_steps import VerdictResources, rating_advice, verdict_step
 from ragbandit.router.reporting.reading import Report, ReportScope
+from ragbandit.router.reporting.report import report as plain_report
 from ragbandit.router.reporting.status import status as status_now
 from ragbandit.router.reporting.unrated_answers import queue_unrated
 from ragbandit.router.serving.explanations.policy_map import policy_map
@@ -83,10 +85,11 @@ def report(
             conversation=settings.conversation,
         )
 
-        def make_report() -> Report:
-            return report_with_last_verdict(ledger.database, scope, policy=settings.policy, against=against, now=now)
+        def make_report(make: Callable[..., Report]) -> Report:
+            return make(ledger.database, scope, policy=settings.policy, against=against, now=now)
 
-        result = make_report()
+        # With --decide only the last report stores its verdict: the first one would hide what the answers change.
+        result = make_report(plain_report if decide else report_with_last_verdict)
         if rate:
             errors.say(_queue_answers(ledger.database, result, scope=scope, now=now))
         if decide:
@@ -106,7 +109,7 @@ def report(
                 module=module,
                 folder=folder,
             )
-            result = make_report()  # its `asked` is the verdict, from the stored answers
+            result = make_report(report_with_last_verdict)  # its `asked` is the verdict, from the stored answers
         mapped = policy_map(
             ledger.database, label=ledger.label, schema=settings.context, weight=settings.reward.weight, tenant=tenant
         )

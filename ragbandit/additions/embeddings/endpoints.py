@@ -125,11 +125,11 @@ class EmbeddingsServer:
         told: dollars in the headers, or None.
         """
         usage, counts = reply.get("usage"), dict[str, int]()
-        told = told_dollars(reply, place="reply") or told
-        told = (told_dollars(usage, place="usage") if isinstance(usage, dict) else None) or told
+        told = told_dollars(reply, place="reply", before=told)
+        told = told_dollars(usage, place="usage", before=told) if isinstance(usage, dict) else told
         add_usage(counts, reply)
         if not counts and not _has_embeddings(reply):
-            return told or 0.0
+            estimate = Tokens(read=0, written=0)
         if "total" in counts:  # Voyage reports nothing else
             counts.setdefault("read", counts["total"])
         used = tokens_of(counts, read=estimate.read, written=0) or estimate

@@ -12,7 +12,7 @@ from ragbandit.shared.model_servers.error_replies import failure_of_error, failu
 from ragbandit.shared.model_servers.failures import Failure, ServerFailed
 from ragbandit.shared.model_servers.outbound import credentials_of, decompressed, redirect_message, shown_address
 from ragbandit.shared.proxies import httpx_options
-from ragbandit.shared.reading.thread import LARGE, READING, ReadingTimeout
+from ragbandit.shared.reading.thread import LARGE, READING, ReadingStuck
 from ragbandit.shared.texts.json_values import json_value
 from ragbandit.shared.texts.redaction import without_keys
 
@@ -68,7 +68,7 @@ class JsonServer:
             return self._read(response)
         try:
             return await READING.read(size, self._read, response)
-        except ReadingTimeout as error:
+        except ReadingStuck as error:
             message = f"the reply of {self.shown_url} was not read: {error}"
             raise ServerFailed(message, failure=Failure(kind="unreadable"), remedy=self._log_remedy) from error
 

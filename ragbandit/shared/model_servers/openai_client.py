@@ -18,7 +18,7 @@ from ragbandit.shared.model_servers.error_replies import failure_of_error, serve
 from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, EventReader, ReplyTooLarge, reply_counts
 from ragbandit.shared.model_servers.outbound import redirect_message
 from ragbandit.shared.proxies import certificates, httpx_options, proxy_of
-from ragbandit.shared.reading.thread import LARGE, READING, ReadingTimeout
+from ragbandit.shared.reading.thread import LARGE, READING, ReadingStuck
 from ragbandit.shared.texts.json_values import json_bytes
 from ragbandit.shared.texts.redaction import without_keys
 
@@ -383,7 +383,7 @@ async def _read_all(
         return arrived
     try:
         await READING.read(work, arrived.take)
-    except ReadingTimeout as error:
+    except ReadingStuck as error:
         raise ReplyTooLarge(f"the reply was not read: {error}", is_cut=True) from error
     return arrived
 
@@ -394,7 +394,7 @@ async def _refusal(reply: "aiohttp.ClientResponse", body: bytes) -> RefusedReque
         return RefusedRequest(reply, body)
     try:
         return await READING.read(len(body), RefusedRequest, reply, body)
-    except ReadingTimeout:
+    except ReadingStuck:
         return RefusedRequest(reply, b"its error took too long to read")
 
 

@@ -39,12 +39,14 @@ def _known_hours(hours: str) -> str:
 
 def reached_rows(rows: Sequence[Any]) -> Sequence[Any]:
     """Raises ValueError for a row of a list of prices without a condition, or whose calls all meet a later row."""
+    hours = [row.get("hours") and (row["hours"], row.get("zone", "UTC")) for row in rows]
     for place, row in enumerate(rows):
         if not row.keys() & {"above", "tier", "hours"}:
             raise ValueError("a row needs a condition: above, tier or hours")
-        for later in rows[place + 1 :]:
-            same = all(later.get(name) in (None, row.get(name)) for name in ("tier", "hours", "zone"))
-            if same and later.get("above", 0) <= row.get("above", 0):
+        for number, later in enumerate(rows[place + 1 :], place + 1):
+            covers = later.get("tier", "").lower() in ("", row.get("tier", "").lower())
+            covers = covers and hours[number] in (None, hours[place])
+            if covers and later.get("above", 0) <= row.get("above", 0):
                 raise ValueError(f"row {place + 1} is never used: the last row that a call meets counts")
     return rows
 

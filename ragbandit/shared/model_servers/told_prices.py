@@ -68,12 +68,12 @@ _BY_PLACE: Final[Mapping[str, tuple[PriceForm, ...]]] = {
 _FIELDS: Final = {place: {form.field.partition(".")[0] for form in forms} for place, forms in _BY_PLACE.items()}
 
 
-def told_dollars(source: Mapping[str, Any], *, place: Place) -> float | None:
+def told_dollars(source: Mapping[str, Any], *, place: Place, before: float | None = None) -> float | None:
     """The price of the call in dollars; None if there is none in a known form, or 0. It may be implausible: above
-    MAX_DOLLARS, below 0 or not finite. source: what `place` names.
+    MAX_DOLLARS, below 0 or not finite. before: the price in an earlier place, which only a plausible price replaces.
     """
     if place != "headers" and _FIELDS[place].isdisjoint(source):
-        return None
+        return before
     implausible = None
     for form in _BY_PLACE[place]:
         if form.dollars_if is not None and _value(source, form.dollars_if[0]) != form.dollars_if[1]:
@@ -86,7 +86,7 @@ def told_dollars(source: Mapping[str, Any], *, place: Place) -> float | None:
         if 0.0 < dollars <= MAX_DOLLARS:
             return dollars
         implausible = dollars or implausible
-    return implausible
+    return implausible if before is None else before
 
 
 def named_tier(source: Mapping[str, Any]) -> str:

@@ -24,8 +24,8 @@ LARGE: Final = 32_768
 GUARD_S: float = 20.0
 
 
-class ReadingTimeout(Exception):
-    """A text took longer than GUARD_S to read."""
+class ReadingStuck(Exception):
+    """A text took longer than GUARD_S to read. By a name that ends in Timeout the call would be repeated."""
 
 
 @dataclass(order=True, slots=True)
@@ -63,7 +63,7 @@ class ReadingThread:
     async def read(
         self, size: int, read: Callable[_Given, _Value], *given: _Given.args, **more: _Given.kwargs
     ) -> _Value:
-        """Call a function that reads `size` bytes. Raises its errors, and ReadingTimeout. If the caller is cancelled,
+        """Call a function that reads `size` bytes. Raises its errors, and ReadingStuck. If the caller is cancelled,
         this call still waits for the function, which may change the caller's values.
         """
         run = partial(copy_context().run, partial(read, *given, **more))
@@ -75,7 +75,7 @@ class ReadingThread:
             await self._wait_for(work)
         except asyncio.CancelledError:
             while not (work.done.cancel() or work.done.done() or self._replace_if_stuck(work)):
-                with suppress(asyncio.CancelledError, ReadingTimeout):
+                with suppress(asyncio.CancelledError, ReadingStuck):
                     await self._wait_for(work)
             raise
         value: _Value = work.done.result()
@@ -96,13 +96,13 @@ class ReadingThread:
             work.done.set_exception(error)
 
     async def _wait_for(self, work: _Work) -> None:
-        """Wait for the end of a work. Raises ReadingTimeout, after the other works got a new thread."""
+        """Wait for the end of a work. Raises ReadingStuck, after the other works got a new thread."""
         waiting = asyncio.wrap_future(work.done)
         while not waiting.done():
             left_s = GUARD_S if work.began is None else work.began + GUARD_S - time.monotonic()
             await asyncio.wait([waiting], timeout=max(0.0, left_s))
             if not work.done.done() and self._replace_if_stuck(work):
-                raise ReadingTimeout(f"it took longer than {GUARD_S:g} s to read")
+                raise ReadingStuck(f"it took longer than {GUARD_S:g} s to read")
         if not waiting.cancelled():
             waiting.exception()  # otherwise asyncio logs it
 

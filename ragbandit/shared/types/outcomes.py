@@ -84,7 +84,7 @@ class Cost:
 
     def __add__(self, other: "Cost") -> "Cost":
         sums = {name: getattr(self, name) + getattr(other, name) for name in AMOUNTS}
-        return Cost(**sums, price=other.price or self.price)
+        return Cost(**sums, price=other.price if other.llm_calls or other.price else self.price)
 
 
 #: fields of a cost that are numbers

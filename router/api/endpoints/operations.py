@@ -202,7 +202,7 @@ async def read_report(
     result = await reports_of(request).run(read)
     learning = (await reads_of(request).run(router.status)).learning
     schema, weight = settings.context, settings.reward.weight
-    mapped = await reads_of(request).run(
+    mapped = await reports_of(request).run(
         lambda: policy_map(router.database, label=label, schema=schema, weight=weight, tenant=tenant)
     )
     line = None if learning is None else learning.line

@@ -64,7 +64,7 @@ _LONGEST_MESSAGE: Final = 512
 _UNIT: Final = "x-ragbandit-unit"
 #: maximum characters of the name of an arm
 _LONGEST_ARM: Final = 64
-#: header that names the arm; it must be among the arms that the body names
+#: header that names the arm, in place of the body's model; if the body has `arms`, it must be one of them
 ARM: Final = "x-ragbandit-arm"
 #: names of all headers above, as bytes
 _NAMES: Final = frozenset(

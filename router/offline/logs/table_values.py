@@ -10,8 +10,7 @@ from ragbandit.shared.types import AMOUNTS
 
 #: keys with costs by arm. "seconds" must come after the longer names, see `nest_columns`
 COSTS: Final = ("steps", "cost", *sorted(AMOUNTS, reverse=True), "seconds")
-#: key with another measure of quality by arm, as `ragbandit.router.learning.reward.judged` names it -> its head in the
-#: papers' tables
+#: key with another measure of quality by arm -> its head in the papers' tables
 MEASURES: Final = {
     "exact_match": "EM",
     "f1": "F1",

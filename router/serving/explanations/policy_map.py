@@ -8,7 +8,7 @@ the pmfs around the leaves' means, on half of the questions; a split is kept if 
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
@@ -212,17 +212,25 @@ def _most_different(asked: Asked, *, pmfs: Matrix, arms: Sequence[ArmName]) -> I
     if not any(asked.texts):
         return
     for arm in np.argsort(-np.ptp(pmfs, axis=0), kind="stable")[:MOST_DIFFERENT]:
-        places = np.argsort(-pmfs[:, arm], kind="stable")
+        places = _example_places(asked, places=np.argsort(-pmfs[:, arm], kind="stable"))
         texts = _examples(asked, places=places)
-        places = places[: len(texts)]
         means = dict(zip(arms, pmfs[places].mean(axis=0).tolist(), strict=True))
         name = f"the {counted(len(texts), 'question')} most likely to get {arms[arm]}"
         yield QuestionKind(name=name, share=len(places) / len(pmfs), arms=means, reward=None, examples=texts)
 
 
-def _examples(asked: Asked, *, places: Rows) -> tuple[str, ...]:
-    texts = list(dict.fromkeys(asked.texts[at] for at in places if asked.texts[at]))
-    return tuple(text if len(text) <= LONGEST else f"{text[:LONGEST]} ..." for text in texts[:EXAMPLES])
+def _example_places(asked: Asked, *, places: Iterable[int]) -> list[int]:
+    """The first EXAMPLES places with different texts."""
+    first = dict[str, int]()
+    for at in map(int, places):
+        if asked.texts[at]:
+            first.setdefault(asked.texts[at], at)
+    return list(first.values())[:EXAMPLES]
+
+
+def _examples(asked: Asked, *, places: Iterable[int]) -> tuple[str, ...]:
+    texts = (asked.texts[at] for at in _example_places(asked, places=places))
+    return tuple(text if len(text) <= LONGEST else f"{text[:LONGEST]} ..." for text in texts)
 
 
 def _name(path: Path, *, places: Rows, asked: Asked) -> str:

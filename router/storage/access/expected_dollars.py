@@ -20,6 +20,7 @@ from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.shared.dialects.registry import token_limits
 from ragbandit.shared.model_servers.token_usage import USUAL_CALL, Tokens
+from ragbandit.shared.model_servers.told_prices import named_tier
 from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import Decision
 
@@ -87,8 +88,9 @@ class ExpectedDollars:
         if arm in self._searching:
             read = max(read, USUAL_CALL.read)
         written = min([USUAL_CALL.written, *token_limits(query.conversation).values()])
-        tier = self._tiers.get(arm) or (arm not in self._searching and query.conversation.fields.get("service_tier"))
-        return Tokens(read=read, written=written).dollars(price, tier=str(tier or "").lower(), at=decision.made_at)
+        asked = {} if arm in self._searching else query.conversation.fields
+        tier = self._tiers.get(arm) or named_tier(asked)
+        return Tokens(read=read, written=written).dollars(price, tier=tier, at=decision.made_at)
 
     def rank(self, arm: str, *, tenant: str) -> tuple[bool, bool, float, float]:
         """A key that sorts arms, the cheapest first; of arms that cost the same, the arm with fewer steps first. Arms

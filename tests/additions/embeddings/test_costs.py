@@ -61,10 +61,11 @@ def used(**usage):
         (json_reply(VECTORS), 200, 4.0),
         (Scripted(hang_up=True), 502, 4.0),
         (json_reply(VECTORS, status=503), 503, 0.0),
+        (json_reply({"error": {"message": "no"}, "usage": {"cost": 1e9}}), 502, 0.0),
         (Scripted(body=b"<html>a gateway</html>"), 502, 0.0),
         (Scripted(body=b'{"data": [{"embedd'), 502, 4.0),
     ],
-    ids=["usage", "total", "cost", "negative", "list", "none", "hung", "error", "page", "half"],
+    ids=["usage", "total", "cost", "negative", "list", "none", "hung", "error", "implausible", "page", "half"],
 )
 def test_embeddings_cost_what_they_used_or_an_estimate(world, reply, status, booked):
     """The usage is counted, else an estimate of the input; an error of the server costs nothing."""

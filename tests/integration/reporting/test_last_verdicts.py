@@ -68,4 +68,21 @@ def test_the_number_of_stored_verdicts_is_limited(world, monkeypatch):
     for days in (1.0, 2.0, 3.0):
         world.now += 1.0
         report_now(world, days=days)
-    assert sorted(key.rpartition("/")[2] for key in stored(world)) == ["2.0", "3.0"]
+    assert sorted(key.rpartition("/")[2] for key in stored(world)) == ["48", "72"]
+
+
+def test_a_report_that_began_before_another_one_changes_nothing(world):
+    """A report whose period ended before the stored verdict neither explains that verdict nor replaces it."""
+    ask(world, 150, best=True)
+    before, settings = world.now + 1.0, world.settings
+    world.now += 60.0
+    report_now(world)
+    was = stored(world)
+    ask(world, 150, best=False)
+    scope = ReportScope(label="main", since=before - 7 * 86_400.0, until=before, reward=settings.reward)
+    asked = {"policy": settings.policy, "against": "no_retrieval", "now": before}
+    changed = {key.replace("/multi_step/", "/no_retrieval/"): one | {"verdict": "other"} for key, one in was.items()}
+    last_verdicts._store(world.database, changed, reader="last verdicts:main", now=before)
+    was = stored(world)
+    assert report_with_last_verdict(world.database, scope, **asked).withdrawn is None
+    assert stored(world) == was

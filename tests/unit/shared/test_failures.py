@@ -10,8 +10,9 @@ import pytest
 
 from ragbandit.shared.dialects.chat.replies import raise_error
 from ragbandit.shared.model_servers.error_replies import failure_of_error, failure_of_status, server_message
-from ragbandit.shared.model_servers.event_reader import BrokenReply
+from ragbandit.shared.model_servers.event_reader import BrokenReply, ReplyTooLarge
 from ragbandit.shared.model_servers.failures import Failure, failure_of
+from ragbandit.shared.reading.thread import ReadingStuck
 
 
 @pytest.mark.parametrize(
@@ -80,6 +81,13 @@ def test_retry_after():
     for text, seconds in waits.items():
         assert failure_of_status(429, headers={"retry-after": text}).retry_after_s == seconds
     assert failure_of_status(503, headers={"retry-after": date}).retry_after_s == pytest.approx(100, abs=5)
+
+
+def test_a_text_that_takes_too_long_is_unreadable():
+    """A reply whose text was stuck in a reading thread is not asked again, as after a timeout of the network."""
+    error = ReplyTooLarge("slow")
+    error.__cause__ = ReadingStuck()
+    assert failure_of_error(error).kind == "unreadable"
 
 
 def test_the_kind_of_an_error():

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from ragbandit.shared.reading import thread as reading_thread
-from ragbandit.shared.reading.thread import ReadingThread, ReadingTimeout
+from ragbandit.shared.reading.thread import ReadingStuck, ReadingThread
 
 
 def test_small_texts_pass_large_ones_until_these_have_waited():
@@ -118,7 +118,7 @@ def test_a_reader_that_does_not_end_holds_nobody(monkeypatch):
         stuck = asyncio.ensure_future(thread.read(1, release.wait, 20))
         await asyncio.sleep(0.05)
         following = asyncio.ensure_future(thread.read(2, int, "7"))
-        with pytest.raises(ReadingTimeout):
+        with pytest.raises(ReadingStuck):
             await stuck
         assert await following == 7
         release.set()

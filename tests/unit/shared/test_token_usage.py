@@ -200,9 +200,11 @@ def test_the_last_row_that_a_call_meets_counts():
     [
         (LONG[::-1], "row 1 is never used"),
         ([LONG[0], LONG[0]], "row 1 is never used"),
+        ([HALF | {"hours": "09:00-10:00"}, HALF | {"hours": "09:00-10:00", "zone": "UTC"}], "row 1 is never used"),
         ([HALF | {"tier": "flex", "above": 5}, HALF | {"tier": "flex"}], "row 1 is never used"),
         ([HALF | {"tier": "flex"}, HALF | {"above": 5}], None),
         ([NIGHT, PEAK], None),
+        ([HALF | {"hours": "09:00-10:00", "zone": "Asia/Shanghai"}, HALF | {"hours": "09:00-10:00"}], None),
         ([HALF], "needs a condition"),
         ([HALF | {"zone": "UTC"}], "needs a condition"),
         ([HALF | {"hours": "9-12"}], "hours such as"),

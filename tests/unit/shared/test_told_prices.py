@@ -76,6 +76,13 @@ def test_an_implausible_price_does_not_count_and_is_noted(cost, lists, dollars):
     assert float(made.price["refused"]) == pytest.approx(told, nan_ok=True)
 
 
+def test_a_plausible_price_stays_before_an_implausible_one():
+    """Only a plausible price in the body replaces the one in the headers. Without one, an implausible price is kept."""
+    assert told_dollars({"cost": -1}, place="usage", before=0.01) == 0.01
+    assert told_dollars({"cost": 0.02}, place="usage", before=0.01) == 0.02
+    assert told_dollars({"cost": -1}, place="usage") == -1
+
+
 @pytest.mark.parametrize(
     ("source", "tier"),
     [

@@ -195,7 +195,7 @@ class ModelReply:
 
     def take_headers(self, headers: Mapping[str, str]) -> None:
         """Read the price in the headers of the reply. A price in the body replaces it."""
-        self.dollars = told_dollars(headers, place="headers") or self.dollars
+        self.dollars = told_dollars(headers, place="headers", before=self.dollars)
         self.tier = named_tier(headers)
 
     def take(self, value: Any) -> None:
@@ -207,9 +207,9 @@ class ModelReply:
             self._add_further_fields("more", part)
             if isinstance(usage := part.get("usage"), dict):
                 self._add_further_fields("usage", usage)
-                self.dollars = told_dollars(usage, place="usage") or self.dollars
+                self.dollars = told_dollars(usage, place="usage", before=self.dollars)
                 self.tier = named_tier(usage) or self.tier
-            self.dollars = told_dollars(part, place="reply") or self.dollars
+            self.dollars = told_dollars(part, place="reply", before=self.dollars)
             self.tier = named_tier(part) or self.tier
             self._raise_failure(part)
             if isinstance(groq := part.get("x_groq"), dict):
@@ -294,7 +294,7 @@ class ModelReply:
         is_whole = not choice.get("delta")
         part = body if isinstance(body, dict) else {"content": body}
         self._raise_failure(part)
-        self.dollars = told_dollars(part, place="message") or self.dollars
+        self.dollars = told_dollars(part, place="message", before=self.dollars)
         self._has_deltas = self._has_deltas or not is_whole
         if is_whole and self._has_deltas:  # a whole message after deltas repeats them
             known = {**self.message.whole, "content": self.text or self.tagged.has_thoughts, "tool_calls": self._calls}

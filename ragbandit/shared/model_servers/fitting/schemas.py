@@ -110,8 +110,8 @@ def close_schema(schema: Any, *, words: frozenset[str], depth: int = 0) -> Any:
     """The schema with the keywords in `words` moved to descriptions, and without further properties of objects."""
     if not isinstance(schema, dict) or depth > _DEEPEST:
         return schema
-    accepted = {"minItems"} if schema.get("minItems") in (0, 1) else set[str]()
-    moved = {name: value for name, value in schema.items() if name in words - accepted}
+    moving = words - {"minItems"} if schema.get("minItems") in (0, 1) else words
+    moved = {name: value for name, value in schema.items() if name in moving}
     kept = {name: value for name, value in schema.items() if name not in moved}
     kept = _map_parts(kept, partial(close_schema, words=words, depth=depth + 1))
     if kept.get("type") == "object" and kept.get("additionalProperties") is not False:

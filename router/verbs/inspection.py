@@ -218,7 +218,8 @@ def explain(
 ) -> None:
     """Explain why an arm was drawn for a decision, and what came of it: answer, feedback, reward, place in the ledger.
 
-    --json prints the reply of /v1/decisions/ID/explanation, with facts, steps of the arm and each judgement.
+    --json prints the reply of /v1/decisions/ID/explanation, with facts, steps of the arm and each judgement, but
+    without the kind of question, which is computed from the newest decisions.
     """
     with open_store(config, label=label) as (settings, ledger):
         store, rule = DecisionStore(ledger.database, label=ledger.label), closing_rule(settings.learning)

@@ -2,11 +2,14 @@
 
 import json
 import re
+from dataclasses import fields
 
 from sqlalchemy import select
 
+from ragbandit.router.serving.explanations.explain import Explanation
 from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.storage.sql.tables import decisions
+from ragbandit.router.verbs import inspection
 from ragbandit.shared.types import Query
 from tests.support import command
 
@@ -87,3 +90,15 @@ def test_the_command_line_says_the_kind(make_world, tmp_path, monkeypatch):
     report = json.loads(command.run("report", "--since", "2020-01-01", "--json", code=0).stdout)
     assert [kind["name"] for kind in report["kinds"]] == [kind.name for kind in mapped.kinds]
     assert report["kinds_of"] == mapped.sentence
+
+
+def test_the_json_of_a_decision_has_no_kind(make_world, tmp_path, monkeypatch):
+    """The JSON of `explain` has the fields of the API's reply, and is printed without a map of the newest decisions."""
+    world, _ = filled(make_world)
+    monkeypatch.setenv("RAGBANDIT_DATA_DIR", str(world.settings.data_dir))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(inspection, "policy_map", None)
+    with world.database.read() as connection:
+        asked = connection.execute(select(decisions.c.id).limit(1)).scalar_one()
+    said = json.loads(command.run("explain", asked, "--json", code=0).stdout)
+    assert [*said] == [field.name for field in fields(Explanation)]

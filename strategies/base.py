@@ -101,8 +101,8 @@ class Request:
     has_successor: bool = field(default=False, compare=False)
     #: receives the fields of each streamed piece of a chat except its text, for example tool calls
     delta_sink: Callable[[Mapping[str, Any]], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
-    #: cost of attempts without a completion, to which the generator adds: they failed, were repeated, or were cancelled
-    #: after the model was asked. A completion has its own cost
+    #: cost of the attempts that gave no completion: they failed, were repeated, or were cancelled after the model was
+    #: asked. The generator adds to it. The cost of a completion is in the completion
     lost: Account = field(default_factory=Account, compare=False, repr=False)
 
 

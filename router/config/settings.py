@@ -163,8 +163,8 @@ class PolicySettings(Section):
     label: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")] = "main"
     #: params of the policy (docs/policy-settings.md); omitted ones have their defaults
     params: dict[str, Any] = Field(default_factory=dict)
-    #: smallest probability of every offered arm, 0 or at least 0.005; None: 0.04 divided by the number of offered arms
-    #: (below 0.005 for more than eight arms; with an incumbent, such an arm has 0.005 in some decisions, else 0)
+    #: smallest probability of every offered arm, 0 or at least 0.005; None: 0.04 divided by the number of offered arms.
+    #: With an incumbent, a probability below 0.005 is rounded at random to 0.005 or 0, so that its mean stays the same
     floor: Annotated[float, Field(ge=0, le=0.5)] | None = None
     #: smallest probability of an arm until the policy has learned cold_start_outcomes outcomes of it, at least 0.005;
     #: 0 turns it off

@@ -23,7 +23,7 @@ from ragbandit.router.encoders.features import (
     Projection,
     References,
     fit_projection,
-    lexical_counts,
+    lexical_features,
     references,
 )
 from ragbandit.router.encoders.forward import TokenBatch, TruncatingTokenizer, load_transformer, token_batches
@@ -152,7 +152,7 @@ class DistilBertEncoder:
         if not texts:
             return np.zeros((0, self.dimension), dtype=np.float32)
         product = self._submit(texts, run=self._forward.project)
-        counts = lexical_counts(texts)  # while the encoder's thread computes
+        counts = lexical_features(texts)  # while the encoder's thread computes
         return self._projection.features(product.result(), counts=counts, dimension=self.dimension)
 
     def _submit(self, texts: Sequence[str], *, run: Callable[[TokenBatch], Array]) -> "Future[Array]":

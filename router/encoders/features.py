@@ -49,8 +49,8 @@ _DIGIT: Final = re.compile(r"[0-9]")
 _LOGARITHMIC: Final = [0, 1, 2, 7, 8, 9]
 
 
-def lexical_counts(texts: Sequence[str]) -> npt.NDArray[np.float64]:
-    """The lexical counts of n questions, shape (n, len(LEXICAL_COUNTS)); finite for any text, even an empty one."""
+def lexical_features(texts: Sequence[str]) -> npt.NDArray[np.float64]:
+    """The lexical features of n questions, shape (n, len(LEXICAL_COUNTS)); finite for any text, even an empty one."""
     features = np.zeros((len(texts), len(LEXICAL_COUNTS)))
     if not texts:
         return features
@@ -132,7 +132,7 @@ def style_counts(texts: Sequence[str]) -> npt.NDArray[np.float64]:
         for token in WORDS.findall(text.lower()):
             for group in _GROUPS.get(token, ()):
                 row[group] += 1.0
-    return np.concatenate([lexical_counts(texts), np.log1p(groups)], axis=1)
+    return np.concatenate([lexical_features(texts), np.log1p(groups)], axis=1)
 
 
 Array = npt.NDArray[np.floating[Any]]
@@ -266,7 +266,7 @@ def fit_projection(
     mean, spread = wide.mean(axis=0), wide.std(axis=0) + 1e-6
     z = (wide - mean) / spread / np.sqrt(size)  # rows of squared length 1 on average
     directions, offset, held_out = _fit_labels(z, columns=reference.columns)
-    counts = lexical_counts(reference.questions)
+    counts = lexical_features(reference.questions)
     surface_mean, surface_scale = counts.mean(axis=0), _WEIGHT / (counts.std(axis=0) + 1e-9)
     counted = np.clip((counts - surface_mean) * surface_scale, -_FAR * _WEIGHT, _FAR * _WEIGHT)
     # The anchors get held-out predictions, because predictions for new questions have the same distribution.

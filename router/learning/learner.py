@@ -95,7 +95,7 @@ class Learner:
 
     def catch_up(self, chosen: Policy | None = None) -> None:
         """Restore the policy from a snapshot and the ledger. chosen: untrained; None for the policy of the routers."""
-        untrained = self._check_routers() if chosen is None else chosen
+        untrained = self._untrained_policy_of_routers() if chosen is None else chosen
         self._policy, self.last_seq = untrained, 0
         end = self.ledger.last_seq()
         for info in self.ledger.snapshots_to_try(
@@ -121,7 +121,7 @@ class Learner:
             self._width = None if first[0].features is None else first[0].features.size
         self._apply_new_updates()
 
-    def _check_routers(self) -> Policy:
+    def _untrained_policy_of_routers(self) -> Policy:
         """Returns the configured policy before learning. Raises NotReady if no router runs the same policy."""
         registered = self.ledger.policy_row()
         if registered is None:
@@ -178,7 +178,7 @@ class Learner:
                 if self._policy is None:
                     self.catch_up()
                 else:
-                    self._check_routers()  # routers may have been restarted with another policy
+                    self._untrained_policy_of_routers()  # routers may have been restarted with another policy
                     self._apply_new_updates()  # updates that another learner has appended since the last call
                 total, give_up = 0, time.monotonic() + DRAIN_S
                 if not self._inherit(give_up):

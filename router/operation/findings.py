@@ -44,7 +44,7 @@ WRONG_S: Final = 60.0
 #: free bytes of a disk: a warning below LITTLE, a problem below NEARLY_NONE
 LITTLE: Final = 2_000_000_000
 NEARLY_NONE: Final = 200_000_000
-#: share of an arm's answers that are not judged, since a text addresses the judge: a finding from LARGE_SHARE on, and
+#: share of an arm's answers that are not judged, since a text instructs the judge: a finding from LARGE_SHARE on, and
 #: from a difference of UNEVEN_SHARES between two arms on; arms with fewer than FEW_ANSWERS are not compared
 LARGE_SHARE: Final = 0.1
 UNEVEN_SHARES: Final = 0.05

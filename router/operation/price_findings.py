@@ -101,7 +101,7 @@ def findings_of_costs(database: "Database", settings: "Settings", _: float) -> I
     def read(rows: Sequence[Any]) -> Iterator[_Answer]:
         for row in rows:
             made_by, cost = object_or_empty(row.made_by), cost_value(row.cost)
-            if IMPORTED not in made_by:  # the costs of imported rows are only in their ledger
+            if IMPORTED not in made_by:  # outcomes of imported rows have no cost
                 facts: dict[str, Any] = {"decision_id": row.decision_id, "arm": row.arm, "made_at": row.made_at}
                 right = corrections.cost(cost, made_by=made_by, **facts)
                 yield _Answer(row.arm, row.steps, cost, right.dollars, made_by, row.made_at)

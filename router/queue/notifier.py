@@ -77,15 +77,15 @@ class MemoryJobs:
         self.published: list[str] = []
 
     def enqueue_learn(self) -> None:
-        self._record_call()
+        self._raise_if_broken()
         self.notified += 1
 
     def enqueue_answers(self, ids: Sequence[DecisionId]) -> None:
-        self._record_call()
+        self._raise_if_broken()
         self.enqueued += ids
 
     def publish(self, notification: str) -> None:
-        self._record_call()
+        self._raise_if_broken()
         self.published.append(notification)
 
     def listen(self, _handle: Callable[[str], None]) -> "Listener | None":
@@ -93,24 +93,24 @@ class MemoryJobs:
         return None
 
     def depth(self) -> dict[str, int]:
-        self._record_call()
+        self._raise_if_broken()
         return {"answer": len(self.enqueued), "learn": self.notified}
 
     def workers(self) -> list[WorkerState]:
-        self._record_call()
+        self._raise_if_broken()
         return []
 
     def work(self) -> dict[str, QueueWork]:
-        self._record_call()
+        self._raise_if_broken()
         return {name: QueueWork() for name in ("answer", "judge", "learn")}
 
     def ping(self) -> None:
-        self._record_call()
+        self._raise_if_broken()
 
     def close(self) -> None:
         pass
 
-    def _record_call(self) -> None:
+    def _raise_if_broken(self) -> None:
         began = time.monotonic()
         if self.broken:
             error = QueueError("there is no Redis")

@@ -1,7 +1,7 @@
 """Changes in the rows of a report: an arm is new, or the answers of an arm cost less or more.
 
-A period with a change covers two worlds, and its means are of both: a report names the moment, from which on the next
-one can begin.
+The means of a period with a change mix the time before it and the time after it. So a report names the time of the
+change, and the next report can begin there.
 """
 
 import math

@@ -89,7 +89,7 @@ class PairedComparison:
     """Served answers compared with a single arm's answers, on a random sample of the period's questions."""
 
     comparison: Comparison
-    """The comparison. Its questions are all routed questions of the period."""
+    """Estimate for all routed questions of the period, from the sample; `questions` counts them all."""
     same: int
     """Questions that routing sent to this arm: they have no difference."""
     differing: int

@@ -1,4 +1,4 @@
-"""Overview: rewards and costs of the policy and of each arm over a period, read from the hourly totals."""
+"""Overview: rewards and costs of the policy and of each arm over a period, from the hourly totals and newer rows."""
 
 import math
 import time

@@ -138,7 +138,7 @@ def _aimed_weight(aim: Mapping[str, float], *, frontier: Frontier | None, prices
 
 
 def _number_of_weight(price: Json, *, named: Mapping[str, float]) -> float:
-    """The number of a cost weight. Raises InvalidInput for a name that is no longer in the settings."""
+    """A default cost weight as a number. Raises InvalidInput for a name that is no longer in `cost_weights`."""
     if isinstance(price, str):
         if price not in named:
             remedy = "add it to the setting, or give the key or tenant another default"

@@ -67,7 +67,7 @@ class JudgeState:
     waiting: int = 0
     #: column of `judge_days` -> value of this UTC day
     today: Mapping[str, Any] = field(default_factory=dict)
-    #: arm -> its answers of the last 7 days that were scored, or withheld because a text addresses the judge
+    #: arm -> its answers of the last 7 days that were scored, or withheld because a text gives the judge instructions
     arms: Mapping[ArmName, JudgedArm] = field(default_factory=dict)
 
 
@@ -182,7 +182,7 @@ class ScoreQueue:
     def withhold(self, job: ScoreJob, *, suspicious: ArmName | None = None) -> None:
         """Delete a job without a score, and do not count it as a judgement of the day.
 
-        suspicious: the arm of the answer, if a text addresses the judge
+        suspicious: the arm of the answer, if a text gives the judge instructions
         """
         with WriteTransaction(self.database) as (connection, moves):
             counts = {"begun": -1, "suspicious": int(suspicious is not None)}

@@ -96,7 +96,7 @@ def count_items(connection: Connection, *, tenant: str | None, now: float) -> La
     return LabelCounts(verdicts, waiting, today)
 
 
-def decision_of(item_id: str) -> str:
+def decision_id_of(item_id: str) -> str:
     """The decision of an answer to label. Its tenant may label the answer."""
     return item_id.partition(".")[0]
 
@@ -140,7 +140,7 @@ def label_verdict(database: Database, item_id: str, *, right: bool, rater: str) 
     Conflict if it has the other label or has left the queue. rater: who labelled it
     """
     secret = stored_secret(database, name=DRAWS) or b""
-    query = select(*_KEY).where(pairs.c.judge == LABEL_QUEUE, pairs.c.decision_id == decision_of(item_id))
+    query = select(*_KEY).where(pairs.c.judge == LABEL_QUEUE, pairs.c.decision_id == decision_id_of(item_id))
     with database.write() as connection:
         rows = [_PairRow(*key) for key in connection.execute(query)]
         sent = item_id.encode("utf-8", "surrogatepass")

@@ -353,9 +353,9 @@ class StoredQuestion(AskedQuestion):
     def _note_dollars(self, work: Work, *, dollars: float, score_dollars: float | None) -> None:
         """Correct later prices by a payment: of the score, or before it of a new answer. score_dollars: None before"""
         if score_dollars is not None:
-            self._verdict.prices.add_score(score_dollars)
+            self._verdict.prices.note_score(score_dollars)
         elif work.outcome is None:
-            self._verdict.prices.add_answer(work.arm, dollars, question=self._compared)
+            self._verdict.prices.note_answer(work.arm, dollars, question=self._compared)
 
     def fail(self) -> None:
         """Store failed answers for the arms without an answer, so that the question is not asked again."""

@@ -83,11 +83,11 @@ class AnswerPrices:
     def of_score(self) -> float:
         return self._correct(_SCORE, expected=self.score)
 
-    def add_answer(self, arm: ArmName, dollars: float, *, question: ComparedQuestion) -> None:
+    def note_answer(self, arm: ArmName, dollars: float, *, question: ComparedQuestion) -> None:
         """Note the cost of an answer of the present arm."""
         self._add(arm, dollars, expected=self._uncorrected(arm, question=question))
 
-    def add_score(self, dollars: float) -> None:
+    def note_score(self, dollars: float) -> None:
         self._add(_SCORE, dollars, expected=self.score)
 
     def _uncorrected(self, arm: ArmName, *, question: ComparedQuestion) -> float:
@@ -137,7 +137,7 @@ def expected_prices(
     prices = AnswerPrices(arms=known, score=score or 0.0, assumed=assumed)
     by_id = {one.id: one for one in questions.differing}
     for one in paid:
-        prices.add_answer(one.arm, one.cost.dollars, question=by_id[one.decision_id])
+        prices.note_answer(one.arm, one.cost.dollars, question=by_id[one.decision_id])
     return prices
 
 

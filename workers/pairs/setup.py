@@ -63,11 +63,12 @@ def prepare_verdict(
     pipelines: Pipelines | None = None,
     result: Report | None = None,
 ) -> BoughtVerdict:
-    """Read the questions of a period and load the arms that answer them. Nothing is asked.
+    """Read the questions of a period and load the arms that answer them. No arm is asked yet.
 
-    against: None for the arm of the report. judge: see `make_scorer`. charged: the API key whose budget pays; "" to
-    book the dollars on `actor`, without a budget. pipelines: functions of the user's arms. result: report of the scope,
-    if it is known. Raises InvalidInput, NotFound, ConfigError, StoreError
+    against: arm to compare with; None for the default of `report`; ignored if `result` is given. judge: see
+    `make_scorer`. charged: the API key whose budget pays; "" to book the dollars on `actor`, without a budget.
+    pipelines: functions of the user's arms. result: report of the scope, if it is known. Raises InvalidInput, NotFound,
+    ConfigError, StoreError
     """
     if result is None:
         result = report(ledger.database, scope, policy=settings.policy, against=against, now=time.time())

@@ -29,7 +29,7 @@ from ragbandit.workers.processes.apart import AnswersApart
 from ragbandit.workers.running.answer_job import AnswerJob
 from ragbandit.workers.running.context import Context
 from ragbandit.workers.running.event_loop import LoopWatch
-from ragbandit.workers.running.runner import Callers, Runner
+from ragbandit.workers.running.runner import Delivery, Runner
 from ragbandit.workers.running.runs import ActiveRuns
 from ragbandit.workers.setup.generators import WorkerArm
 
@@ -51,7 +51,7 @@ class InlineAnswers(InlineRuns):
         )
         self._context.arms = self._context.loader.load(arms)
         self._context.active_runs = ActiveRuns(forget_s=SERVE_S)
-        self._runner = Runner(self._context, callers=LocalCallers(router))
+        self._runner = Runner(self._context, delivery=LocalDelivery(router))
         sent = router.settings.model_dump(mode="json")
         self._apart = AnswersApart(sent, arms=list(self._context.arms), queue=self._context.queue)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -149,8 +149,8 @@ class InlineAnswers(InlineRuns):
             log.error(message, extra={"action": "job"}, exc_info=error)
 
 
-class LocalCallers(Callers[ReadStream]):
-    """Callers in this process: they read the pieces from memory, and wait for Futures."""
+class LocalDelivery(Delivery[ReadStream]):
+    """Delivers answers to callers in this process: pieces through memory, outcomes through Futures."""
 
     def __init__(self, router: Router) -> None:
         self._process, self._store = router.process, router.store

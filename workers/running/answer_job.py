@@ -67,7 +67,7 @@ def load_job(context: Context, run: ClaimedDecision) -> "AnswerJob | None":
 
 
 class AnswerJob:
-    """One run of a decision. Methods that are not coroutines and wait for the database raise StoreError.
+    """One run of a decision. `give_back`, `store` and `next_run` raise StoreError; all methods but `run_arm` may block.
 
     cancelled: whether the caller cancelled the decision.
     """

@@ -10,7 +10,7 @@ from ragbandit.shared.types import Decision, DecisionId, Outcome
 from ragbandit.workers.running.answer_job import AnswerJob
 from ragbandit.workers.running.context import Context
 from ragbandit.workers.running.event_loop import LoopEnded
-from ragbandit.workers.running.runner import Callers, Runner
+from ragbandit.workers.running.runner import Delivery, Runner
 from ragbandit.workers.setup.loading import full_arms
 
 
@@ -44,15 +44,15 @@ def answer(context: Context, run: ClaimedDecision) -> None:
     assert context.loop is not None
     with context.second_runs.running() if run.tries else nullcontext():
         try:
-            context.loop.run(Runner(context, callers=RemoteCallers(context)).answer(run))
+            context.loop.run(Runner(context, delivery=RemoteDelivery(context)).answer(run))
         except LoopEnded:
             with context.active_runs.ending(run):
                 context.queue.give_back(run.decision_id)
             raise
 
 
-class RemoteCallers(Callers[AnswerWriter]):
-    """Callers in other processes: they get pieces and notifications from Redis, and the outcome from the store."""
+class RemoteDelivery(Delivery[AnswerWriter]):
+    """Delivers answers to other processes: pieces and notifications through Redis, outcomes through the store."""
 
     def __init__(self, context: Context) -> None:
         self._streams = context.streams

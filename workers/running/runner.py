@@ -1,7 +1,7 @@
 """The runner: runs claimed decisions on one event loop, in a worker as in a service that runs arms itself.
 
 A source claims decisions for it: the queue in a worker (queued.py), the decisions of this process in a service
-(inline.py). Each source also knows who waits for the answers (`Callers`).
+(inline.py). Each source also has the `Delivery` to the callers that wait.
 """
 
 import asyncio
@@ -63,8 +63,8 @@ async def _run_at_most(seconds: float, work: Coroutine[Any, Any, Outcome], *, on
     raise Abandoned
 
 
-class Callers(Protocol[Writer]):
-    """Callers that wait for answers: `LocalCallers` (inline.py) and `RemoteCallers` (queued.py).
+class Delivery(Protocol[Writer]):
+    """Delivers answers to the callers that wait: `LocalDelivery` (inline.py) and `RemoteDelivery` (queued.py).
 
     The runner calls the methods on its event loop.
     """
@@ -82,9 +82,9 @@ class Callers(Protocol[Writer]):
 class Runner(Generic[Writer]):
     """Runs decisions from the drawn arm to the stored outcome, and the decisions that replace failed ones."""
 
-    def __init__(self, context: Context, *, callers: Callers[Writer]) -> None:
+    def __init__(self, context: Context, *, delivery: Delivery[Writer]) -> None:
         self._context = context
-        self._callers = callers
+        self._delivery = delivery
 
     async def answer(self, run: ClaimedDecision, *, job: AnswerJob | None = None, writer: Writer | None = None) -> None:
         """Run a claimed decision. If this raises, its claim expires, and the decision is tried again.
@@ -122,7 +122,7 @@ class Runner(Generic[Writer]):
         successor = await context.in_thread(partial(job.successor, outcome)) if job.hands_over(outcome) else None
         if successor is not None:
             outcome = replace(outcome, made_by={**outcome.made_by, SUCCESSOR: successor.id})
-        is_new = await self._callers.keep(job, outcome, successor=successor)
+        is_new = await self._delivery.keep(job, outcome, successor=successor)
         if is_new:
             log.info("answered", extra=job.log_extra | {"status": outcome.status})
         if successor is None or not is_new:
@@ -137,11 +137,11 @@ class Runner(Generic[Writer]):
         if arm is None:  # the arm was removed from the configuration after the draw
             error = f"this worker has no arm {decision.arm!r}"
             return unrun_outcome(decision.id, now=time.time(), stop_reason="unknown_arm", error=error), writer
-        writer = await self._callers.begin(job, writer)
+        writer = await self._delivery.begin(job, writer)
         try:
             settle = partial(context.threads.submit, job.settle_rest)
             return await _run_at_most(job.longest_s, job.run_arm(arm, reader=writer), on_end=settle), writer
         finally:
             if writer is not None:
-                self._callers.end(writer)
+                self._delivery.end(writer)
                 job.has_content = writer.has_content

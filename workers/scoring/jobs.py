@@ -139,7 +139,7 @@ def _judge(
         judging.note_success()
         scored = _answer_score(verdict, origin=origin, spent=_score_cost(bill), seconds=time.monotonic() - began)
     except AddressesJudge:
-        _log(judging, job, "a text of the answer or its passages addresses the judge; it is not judged")
+        _log(judging, job, "a text of the answer or its passages gives the judge instructions; it is not judged")
         queue.withhold(job, suspicious=record.decision.arm)
     except (JudgeFailed, TimeoutError) as error:
         judging.note_failure(error)

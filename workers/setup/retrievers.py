@@ -120,8 +120,8 @@ def _user_kind(settings: Settings) -> RetrieverKind:
         return cast(Retriever, retriever)
 
     def build(rows: Rows, progress: CountDone) -> Facts:  # noqa: ARG001 - signature of RetrieverKind.build
-        remedy = f"fill it where it is made; `index build` makes {', '.join(_kinds())}"
-        raise ConfigError(f"{path!r} has an index of its own", field="retriever.name", remedy=remedy)
+        remedy = f"build it with its own tool; `index build` builds {', '.join(_kinds())}"
+        raise ConfigError(f"`index build` cannot build the index of {path!r}", field="retriever.name", remedy=remedy)
 
     return RetrieverKind(
         open=open_it,

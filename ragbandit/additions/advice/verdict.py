@@ -197,7 +197,8 @@ def _missing_evidence(advice: Advice) -> tuple[str, float]:
     if gain.estimate is None or gain.low is None or gain.high is None:
         return best.missing or "", best.progress
     half, routes = (gain.high - gain.low) / 2.0, gain.estimate > worth - gain.estimate
-    room = gain.estimate if routes else worth - gain.estimate  # route: an interval above 0, fix: one below `worth`
+    # Half width at which the verdict is certain: "route" needs an interval above 0, "fix" an interval below `worth`.
+    room = gain.estimate if routes else worth - gain.estimate
     lacking = 0 if routes else FEWEST_TO_FIX - questions
     if not half < _FARTHEST * room:
         return _TOO_CLOSE, 0.0

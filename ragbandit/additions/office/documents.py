@@ -30,7 +30,7 @@ _TRUE: Final = ("1", "true", "on")
 _NUMBERS: Final = ("slidenum", "datetime")
 _BODY: Final = frozenset({"body"})
 _SHAPES: Final = frozenset({"spTree"})
-#: kind of a part that a document of Word includes, which may have any form
+#: type of relationship to a file of any format (HTML, RTF, ...) that a Word document includes; it is not read
 _INCLUDED: Final = "aFChunk"
 #: maximum number of columns of a cell, and of cells in a row, of which Word and PowerPoint have less than 100
 _MAX_SPAN: Final = 64

@@ -41,7 +41,7 @@ class Rows:
         self._areas: dict[int, list[Area]] = defaultdict(list)
         for area in areas:
             self._areas[area.first_row].append(area)
-        #: column -> text of the merged cell that it is in
+        #: column -> the merged cell that covers it in the last row; without cells of more than MAX_LABEL characters
         self._merged: dict[int, Cell] = {}
         #: column -> its name; None before the header, {} without one
         self._header: dict[int, str] | None = None

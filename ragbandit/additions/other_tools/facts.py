@@ -35,7 +35,7 @@ def model_facts(by_model: Mapping[str, Sequence[Fact]]) -> Iterator[dict[str, An
 
 
 def sentences(by_model: Mapping[str, Sequence[Fact]], *, prices: Mapping[str, Sequence[float]]) -> Iterator[str]:
-    """Yield facts about the log and its gaps. prices: model -> dollars per million tokens, input and output first."""
+    """Yield sentences about the log and what it cannot show. prices: model -> (input, output, ...), $ per million."""
     numbers = [np.array([fact[:5] for fact in facts]) for facts in sorted(by_model.values(), key=len)]
     if len(numbers) > 1 and len(numbers[-2]) >= 10:
         # different: at least four standard errors between the means

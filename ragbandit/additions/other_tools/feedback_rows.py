@@ -114,7 +114,7 @@ class FeedbackImporter:
     def _store_items(self, items: Sequence[Feedback]) -> Sequence[Receipt | RagBanditError]:
         """Store the items. Returns the reply to each.
 
-        If no decision has an id with the prefix of responses, the feedback is for the decision without this prefix.
+        If an id begins with RESPONSE_PREFIX and no decision has it, the feedback is for the id without this prefix.
         """
         if not items:
             return []

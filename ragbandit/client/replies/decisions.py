@@ -46,7 +46,7 @@ class ErrorReply(TypedDict):
     """Body of every error."""
 
     error: ErrorDetail
-    """The error."""
+    """What is wrong, and what to do."""
     limits: NotRequired[list[LimitReply]]
     """Limits of the session and the task, if one of them was reached."""
 

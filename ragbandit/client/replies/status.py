@@ -51,7 +51,7 @@ class JudgeDay(TypedDict):
     expired: int
     """Answers not judged because they waited too long."""
     suspicious: int
-    """Answers not judged because a text in them addresses the judge."""
+    """Answers not judged because a text in them gives the judge instructions."""
     skipped: int
     """Answers not judged because too many others waited."""
     prompt_tokens: int
@@ -68,7 +68,7 @@ class JudgedArm(TypedDict):
     scored: int
     """Scores that were stored."""
     suspicious: int
-    """Answers not judged because a text addresses the judge."""
+    """Answers that were not judged, because a text seems to give the judge instructions."""
 
 
 class JudgeReply(TypedDict):

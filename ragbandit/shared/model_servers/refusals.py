@@ -19,7 +19,7 @@ Inability = Literal["context", "limit", "parameter", "form", "model"]
 _LEAST_ANSWER: Final = 1000
 #: number of characters of a message that are read
 _READ: Final = 1000
-#: statuses of refusals whose words are read
+#: HTTP statuses whose error message is searched for a reason
 _STATUSES: Final = (400, 413, 415, 422, 501)
 #: codes of servers for a prompt that is too long
 CONTEXT_CODES: Final = frozenset(

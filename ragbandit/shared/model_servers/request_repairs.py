@@ -36,7 +36,7 @@ _BEGINNING: Final = re.compile(
 GO_ON: Final = "Go on exactly where your last message ends, without repeating it."
 #: refusal of a header for betas that does not name it
 _BETA: Final = re.compile(r"\bbetas?\b", re.IGNORECASE)
-#: refusal of a request without a header or one of its values
+#: words of a refusal because a header, or a value of a header, is missing: then no header is left out
 _NEEDED: Final = re.compile(r"\b(?:requires?|required|needs?|missing|must (?:include|have|send|set))\b", re.IGNORECASE)
 
 

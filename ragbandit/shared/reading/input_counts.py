@@ -58,8 +58,8 @@ REPLY: Final[Mapping[Kind, Cap]] = {
     "logprobs": Cap(4 * MAX_TEXT, "characters of log-probabilities"),
     "again": Cap(10 * MAX_TEXT, "characters of calls that are parsed while they come"),
 }
-#: caps of the body of a request, whose bytes the settings limit. Values are objects, lists, members of objects, and
-#: texts in lists. Numbers in lists are only items, since clients send texts for embeddings as lists of tokens
+#: caps of a request's body; a setting limits its bytes. "values" counts objects, lists, members of objects, and texts
+#: in lists, but no numbers in lists: clients send texts for embeddings as lists of tokens, which count as "items" only
 BODY: Final[Mapping[Kind, Cap]] = {
     "objects": Cap(200_000, "objects and lists"),
     "items": Cap(2_000_000, "items"),

@@ -86,7 +86,7 @@ async def read_items(request: Request, *, limit: int, skip: int = 0) -> list[que
 
 async def store_label(request: Request, body: LabelBody) -> bool:
     """Store a label. Returns whether the answer had this label before. Raises NotFound, Conflict."""
-    if await inaccessible_ids(request, [queue.decision_of(body.item)]):
+    if await inaccessible_ids(request, [queue.decision_id_of(body.item)]):
         raise queue.unknown_item()
     if queue.is_of_verdict(body.item):
         database, rater = router_of(request).database, caller_of(request).name[:MAX_RATER] or queue.LABEL_QUEUE

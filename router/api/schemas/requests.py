@@ -20,7 +20,7 @@ from ragbandit.shared.model_servers.efforts import EFFORTS
 from ragbandit.shared.types import MAX_AMOUNT, MAX_TEXT, MAX_WEIGHT, REPORTED_COSTS, Cost, DecisionUnit, OutcomeStatus
 
 #: required field -> its type; other required fields are strings
-_REQUIRED: Final = {"items": "list", "messages": "list", "body": "object"}
+_REQUIRED: Final = {"items": "list", "messages": "list", "body": "object", "input": "text or a list"}
 #: prefix of pydantic's messages about wrong values, before the accepted values
 _SHOULD: Final = "Input should be "
 #: pydantic's error type -> accepted values, for messages that we replace

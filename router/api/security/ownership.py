@@ -71,8 +71,8 @@ def may_force(caller: Caller, *, tenant: str, tenants: Mapping[str, TenantSettin
 
 
 def _check_unforced(*, chooses: bool, unit: DecisionUnit | None, configured: DecisionUnit) -> None:
-    """Raises Forbidden if the caller chooses the arm, or another unit than the configured one. chooses: True if the
-    request names some arms, unless these are all possible arms, or all that callers run.
+    """Raises Forbidden if the caller chooses the arm, or another unit than the configured one. chooses: whether the
+    request limits the arms. Naming all arms that are offered, or all that callers run, is no limit.
     """
     if chooses:
         raise Forbidden(

@@ -42,7 +42,7 @@ PARTS: Final[Mapping[str, Any]] = {
 }
 #: texts are hashed in words of 8 bytes; if no text has more than this number of words, all are padded to one width
 _WORDS = 16
-#: texts of more bytes than this are hashed one by one, since hashing all texts word by word would take minutes
+#: a text of more bytes than this is hashed alone, with BLAKE2b: in words, as shorter texts are, it would take minutes
 _LONG = 1 << 17
 
 

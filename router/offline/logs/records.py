@@ -207,7 +207,7 @@ def cell(entry: Mapping[str, Any], path: str) -> Any:
 
 
 def _at(value: Any, parts: Sequence[str]) -> Any:
-    """The value at a path, of which each name may be several parts joined by dots; the shortest names are preferred."""
+    """The value at a path; a name may be several parts joined by dots. The shortest first name with a value counts."""
     if not parts:
         return value
     if isinstance(value, list):

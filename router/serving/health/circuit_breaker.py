@@ -104,7 +104,7 @@ class CircuitBreaker:
                 if signal.failed is not None:
                     source, until = (signal.arm, signal.reporter), signal.made_at + signal.suspends_s
                     outcome = (signal.made_at, signal.decision_id, signal.failed, until)
-                    past = self._past[source] = self._past.pop(source, [])  # newest reporters last, for the limit below
+                    past = self._past[source] = self._past.pop(source, [])  # at the end: the first are dropped below
                     at = bisect_left(past, outcome)
                     if past[at : at + 1] != [outcome]:
                         past.insert(at, outcome)

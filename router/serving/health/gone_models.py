@@ -65,7 +65,7 @@ class GoneModels:
                 self.retired[arm] = facts
 
     def note(self, rows: Sequence[Row[Any]], *, now: float) -> None:
-        """Retire arms by new outcomes, newest first, of decisions since the first call. Raises StoreError."""
+        """Retire arms whose model the new outcomes, newest first, show to be gone. Raises StoreError."""
         self._began = min(self._began, now)
         changed: set[ArmName] = set()
         for row in reversed(rows):

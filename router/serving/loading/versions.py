@@ -168,7 +168,7 @@ class VersionLoader:
                 self._loaded_revision = control.revision
         listed = ", ".join(candidate.version.name for candidate in candidates)
         log.info(
-            "the versions in shadow and canary are those of revision %d",
+            "the versions in shadow are those of revision %d",
             control.revision,
             extra={"action": "versions", "live": listed},
         )

@@ -36,9 +36,9 @@ class DeadlineClock:
         self.database = database
         self._steady, self._wall, self._monotonic = steady or steady_clock(), wall, monotonic
         self._began = monotonic()
-        #: the stored time of deletion: at the first call (None before it), and at the last write
-        self._latest: float | None = None
-        self._stored = 0.0
+        #: time in the store when this process first called `for_deletion`; None before
+        self._stored_at_start: float | None = None
+        self._stored = 0.0  #: time that this process stored last
 
     def now(self) -> float:
         """The time for decisions about due work. Raises StoreError."""
@@ -57,10 +57,10 @@ class DeadlineClock:
         now, passed = self.now(), self._monotonic() - self._began
         if not self.database.is_sqlite:
             return now
-        if self._latest is None:
-            self._latest = self._stored = self._read()
+        if self._stored_at_start is None:
+            self._stored_at_start = self._stored = self._read()
         if passed < TRUST_S:
-            now = min(now, self._latest + QUIET_S + passed)
+            now = min(now, self._stored_at_start + QUIET_S + passed)
         if now >= self._stored + KEEP_S:
             self._stored = now
             with self.database.write() as connection:

@@ -162,7 +162,7 @@ judge_days = _table(
     Column("failed", LONG, nullable=False, comment="tries without a score"),
     Column("given_up", LONG, nullable=False, comment="decisions that were tried too often"),
     Column("expired", LONG, nullable=False, comment="decisions that were not judged in time"),
-    Column("suspicious", LONG, nullable=False, comment="decisions with a text that addresses the judge"),
+    Column("suspicious", LONG, nullable=False, comment="decisions with a text that gives the judge instructions"),
     Column("skipped", LONG, nullable=False, comment="decisions not judged, since the queue was full"),
     Column("prompt_tokens", LONG, nullable=False),
     Column("completion_tokens", LONG, nullable=False),

@@ -165,6 +165,7 @@ def test_a_wrong_type_is_refused_with_all_right_ones(path, body, field, wanted):
     [
         ("/v1/route", b"{}", "question", '"question" is required (string)'),
         ("/v1/feedback/batch", b"{}", "items", '"items" is required (list)'),
+        ("/v1/embeddings", b'{"model": "x"}', "input", '"input" is required (text or a list)'),
         ("/v1/route", b"", "body", '"body" is required (object)'),
         ("/v1/route", b"null", "body", '"body" must be an object, not null'),
         ("/v1/route", b"[1, 2]", "body", '"body" must be an object, not this list'),

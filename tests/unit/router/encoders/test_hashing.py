@@ -8,7 +8,7 @@ from ragbandit.router.encoders.features import (
     LENGTH,
     LEXICAL_COUNTS,
     WORD_GROUPS,
-    lexical_counts,
+    lexical_features,
     references,
     style_counts,
 )
@@ -71,7 +71,7 @@ def test_style_counts_are_those_by_hand():
     wanted = dict.fromkeys(WORD_GROUPS, 0) | {"films": 3, "kin": 2, "sport": 1}
     for group, count in wanted.items():
         assert counted[group] == pytest.approx(np.log1p(count)), group
-    assert np.array_equal(row[: len(LEXICAL_COUNTS)], lexical_counts([text])[0])
+    assert np.array_equal(row[: len(LEXICAL_COUNTS)], lexical_features([text])[0])
     assert style_counts([]).shape == (0, len(LEXICAL_COUNTS) + len(WORD_GROUPS))
 
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from ragbandit.router.encoders.features import CUES, LEXICAL_COUNTS, lexical_counts
+from ragbandit.router.encoders.features import CUES, LEXICAL_COUNTS, lexical_features
 from tests.support.examples import steady
 
 
 def counted(text):
     """Name -> count of one question."""
-    return dict(zip(LEXICAL_COUNTS, lexical_counts([text])[0].tolist(), strict=True))
+    return dict(zip(LEXICAL_COUNTS, lexical_features([text])[0].tolist(), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ any_text = st.text(alphabet=st.characters(), max_size=60) | st.lists(
 @given(texts=st.lists(any_text, max_size=5))
 def test_any_text_has_finite_counts(texts):
     """Whatever the signs, broken ones too, every count is finite and at least 0, and a batch is each alone."""
-    rows = lexical_counts(texts)
+    rows = lexical_features(texts)
     assert rows.shape == (len(texts), len(LEXICAL_COUNTS))
     assert np.isfinite(rows).all()
     assert (rows >= 0.0).all()
     for text, row in zip(texts, rows, strict=True):
-        assert np.array_equal(lexical_counts([text])[0], row)
+        assert np.array_equal(lexical_features([text])[0], row)

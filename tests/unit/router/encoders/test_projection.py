@@ -21,7 +21,7 @@ from ragbandit.router.encoders.features import (
     Projection,
     _fit_labels,
     fit_projection,
-    lexical_counts,
+    lexical_features,
     references,
 )
 from ragbandit.router.encoders.hashing import HashingEncoder
@@ -161,7 +161,7 @@ def test_new_questions_are_read_like_the_old_ones(known):
 def by_hand(projection, state, *, text, dimension):
     """One question's features in float64, by loops over the arrays as their comments describe them."""
     p = {name: array.astype(np.float64) for name, array in projection.arrays().items()}
-    counts = (lexical_counts([text])[0] - p["surface_mean"]) * p["surface_scale"]
+    counts = (lexical_features([text])[0] - p["surface_mean"]) * p["surface_scale"]
     place = np.concatenate([state @ p["directions"] + p["offset"], np.clip(counts, -1.5, 1.5)])
     near = np.array([np.exp(-p["narrow"] * ((place - anchor) ** 2).sum()) for anchor in p["anchors"]])
     found = np.zeros(dimension)
@@ -178,7 +178,7 @@ def test_features_are_those_by_loops(made):
     """Readings, kernel at the anchors, whitening and sketch equal those of a loop in float64, to .005."""
     projection, dimension = made
     states = states_of(NEW[:12])
-    rows = features_of(projection, states, counts=lexical_counts(NEW[:12]), dimension=dimension)
+    rows = features_of(projection, states, counts=lexical_features(NEW[:12]), dimension=dimension)
     for row, state, text in list(zip(rows, states, NEW, strict=False))[:: 3 if dimension == 1000 else 1]:
         wanted = by_hand(projection, state.astype(np.float64), text=text, dimension=dimension)
         assert row == pytest.approx(wanted, abs=5e-3 * np.sqrt(dimension / 16))
@@ -187,7 +187,7 @@ def test_features_are_those_by_loops(made):
 def test_dimension_is_kept(made):
     """Any n questions give shape (n, d), float32 and finite, whatever the text; five eighths are kinds."""
     projection, dimension = made
-    rows = features_of(projection, states_of(NEW), counts=lexical_counts(NEW), dimension=dimension)
+    rows = features_of(projection, states_of(NEW), counts=lexical_features(NEW), dimension=dimension)
     assert (rows.shape, rows.dtype) == ((len(NEW), dimension), np.float32)
     assert np.isfinite(rows).all()
     assert len(projection.anchors) == round(0.625 * dimension)
@@ -195,7 +195,9 @@ def test_dimension_is_kept(made):
 
 def shares(projection, states, *, texts, dimension):
     """Squared lengths of kinds and of sketch, per question, in units of the dimension."""
-    squares = features_of(projection, states, counts=lexical_counts(texts), dimension=dimension).astype(np.float64) ** 2
+    squares = (
+        features_of(projection, states, counts=lexical_features(texts), dimension=dimension).astype(np.float64) ** 2
+    )
     kinds = len(projection.anchors)
     return squares[:, :kinds].sum(axis=1) / dimension, squares[:, kinds:-LENGTHS].sum(axis=1) / dimension
 
@@ -226,6 +228,7 @@ def test_comes_back_from_its_arrays(made, tmp_path):
         assert (kept.dtype, kept.shape) == (array.dtype, array.shape)
         assert np.array_equal(kept, array)
     rows = [
-        features_of(one, states_of(NEW), counts=lexical_counts(NEW), dimension=dimension) for one in (projection, back)
+        features_of(one, states_of(NEW), counts=lexical_features(NEW), dimension=dimension)
+        for one in (projection, back)
     ]
     assert np.array_equal(*rows)

@@ -227,14 +227,7 @@ def add_correction(
 
 
 def credit(
-    database: Database,
-    spenders: Sequence[Spender],
-    *,
-    dollars: float,
-    at: float,
-    actor: str,
-    reason: str,
-    now: float,
+    database: Database, spenders: Sequence[Spender], *, dollars: float, at: float, actor: str, reason: str, now: float
 ) -> int:
     """Take back dollars that were booked without an outcome, on the day (UTC) of `at`. Returns the audit log's number.
 

@@ -132,10 +132,7 @@ class _Sums:
 
 
 def reserve_answers(
-    connection: Connection,
-    group: Sequence[Decision],
-    *,
-    estimates: Mapping[DecisionId, float],
+    connection: Connection, group: Sequence[Decision], *, estimates: Mapping[DecisionId, float]
 ) -> dict[DecisionId, RagBanditError]:
     """Returns id -> error for the new decisions of the group that a limit refuses. In a write transaction.
 

@@ -136,12 +136,7 @@ class OutcomeWrites:
 
 
 def _lock(
-    connection: Connection,
-    rows: Sequence[Row],
-    *,
-    label: PolicyLabel,
-    scoring: Scoring,
-    successor: Decision | None,
+    connection: Connection, rows: Sequence[Row], *, label: PolicyLabel, scoring: Scoring, successor: Decision | None
 ) -> _Locked:
     ids = sorted(set(map(_DECISION_ID, rows)))
     decided = send(connection, LOCK_DECISIONS, ids, ids)

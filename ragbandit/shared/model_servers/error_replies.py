@@ -135,30 +135,24 @@ def _error_of(body: object) -> Mapping[str, Any]:
 
 
 def _error_param(body: object) -> str | None:
-    error = _error_of(body)
-    param = error.get("param") or _first_place(error.get("detail") or error.get("message"))
+    place = next((row.get("loc") for row in _refused_rows(body)), None)
+    parts = place[: _DEEPEST + 1] if isinstance(place, list) else []
+    param = _error_of(body).get("param") or ".".join(str(part) for part in parts if part != "body")
     return param if isinstance(param, str) and _PARAM_NAME.fullmatch(param) else None
 
 
 def refused_places(body: object) -> list[list[object]]:
-    """The places of the fields that the server does not know, in an error of FastAPI's form: a list of
-    {"loc": ["body", name, ...]}.
-    """
-    error = _error_of(body)
-    detail = error.get("detail") or error.get("message")
-    detail = detail.get("detail") if isinstance(detail, Mapping) else detail
-    rows = [row for row in detail[:_MOST_PLACES] if isinstance(row, Mapping)] if isinstance(detail, list) else []
-    extra = (row for row in rows if row.get("type") in _EXTRA)
+    """The places of the fields that the server does not know, see `_refused_rows`."""
+    extra = (row for row in _refused_rows(body) if row.get("type") in _EXTRA)
     return [place[:_DEEPEST_PLACE] for row in extra if isinstance(place := row.get("loc"), list)]
 
 
-def _first_place(detail: object) -> str:
-    """The dotted place of the first error in FastAPI's form, a list of {"loc": ["body", name, ...]}; "" without one."""
+def _refused_rows(body: object) -> list[Mapping[str, Any]]:
+    """The rows of an error in FastAPI's form, a list of {"loc": ["body", name, ...]}."""
+    error = _error_of(body)
+    detail = error.get("detail") or error.get("message")
     detail = detail.get("detail") if isinstance(detail, Mapping) else detail
-    first = detail[0] if isinstance(detail, list) and detail else None
-    place = first.get("loc") if isinstance(first, Mapping) else None
-    parts = place[: _DEEPEST + 1] if isinstance(place, list) else []
-    return ".".join(str(part) for part in parts if part != "body")
+    return [row for row in detail[:_MOST_PLACES] if isinstance(row, Mapping)] if isinstance(detail, list) else []
 
 
 def _error_code(body: object) -> str | None:

@@ -18,18 +18,15 @@ _DEEPEST: Final = 8
 _LONGEST: Final = 100_000
 #: headers with milliseconds: OpenAI, Azure
 _MS_HEADERS: Final = ("retry-after-ms", "x-ms-retry-after-ms")
-#: field of an error -> seconds of one unit. google.rpc.RetryInfo has a text such as "2.2s", or seconds and nanos;
-#: errors of Cloudflare have retry_after. Hugging Face sends estimated_time while it loads a model
-_FIELDS: Final = {
-    "retrydelay": 1.0,
-    "retry_delay": 1.0,
-    "retry_after": 1.0,
-    "retryafter": 1.0,
-    "retry_after_s": 1.0,
-    "retry_after_seconds": 1.0,
-    "retry_after_ms": 1e-3,
-    "estimated_time": 1.0,
-}
+#: headers with the end of a limit: a duration such as "6m0s" (OpenAI, Groq, SambaNova) or seconds (Azure, Cerebras),
+#: or a time in seconds (GitHub) or milliseconds (OpenRouter) since 1970
+_RESET: Final = "x-ratelimit-reset"
+#: fields of an error, in seconds unless they end with "ms". google.rpc.RetryInfo has a text such as "2.2s", or seconds
+#: and nanos; Cloudflare has retry_after, OpenRouter headers. Hugging Face sends estimated_time while it loads a model
+_FIELDS: Final = (
+    *("retrydelay", "retry_delay", "retry_after", "retryafter", "retry_after_s", "retry_after_seconds", "retry-after"),
+    *("retry_after_ms", "retryafterms", "resets_in_seconds", "resets_at", "estimated_time", _RESET),
+)
 _UNITS: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _NUMBER: Final = r"\d{1,12}(?:\.\d{0,12})?"
 _AMOUNT: Final = re.compile(rf"({_NUMBER})\s?(ms|milli|s|m|h|d)?[a-z]{{0,12}}\s?(?:,|and)?\s?", re.IGNORECASE)
@@ -37,11 +34,11 @@ _AMOUNT: Final = re.compile(rf"({_NUMBER})\s?(ms|milli|s|m|h|d)?[a-z]{{0,12}}\s?
 #: "retry after 26 seconds" and "retry your requests after 5 seconds" (Azure), "Please wait 20 seconds" (GitHub)
 _WORDS: Final = re.compile(
     r"(?:(?:try|retry|retrying|resets?)\s(?:again\s|your\srequests?\s)?(?:in|after)|wait)\s(?:about\s|for\s)?"
-    rf"((?:{_NUMBER}\s?[a-z]{{0,12}}(?:,|\sand)?\s?){{1,4}})",
+    rf"((?:{_NUMBER}\s?[a-z]{{0,12}}(?:,|\sand)?\s?){{1,4}})(?![-:/\d])",  # neither a date nor a time
     re.IGNORECASE,
 )
-#: a quota of a day, as Gemini names it in these fields, and OpenRouter in the message
-_PER_DAY: Final = re.compile(r"per_?day|free-models-per-day", re.IGNORECASE)
+#: a quota of a day, as Gemini names it in these fields, and GitHub and OpenRouter in the message
+_PER_DAY: Final = re.compile(r"(?:per|by)_?day|free-models-per-day|limit_rpd/", re.IGNORECASE)
 _QUOTA_NAMES: Final = ("quotaid", "quota_id", "quotametric", "quota_metric", "quota_limit")
 #: words about such a quota. They count if no wait is named, since a part of OpenAI's limits of a day is free again soon
 _DAILY: Final = re.compile(r"\b(?:requests|tokens) per day\b|\bdaily (?:quota|limit|free allocation)\b", re.IGNORECASE)
@@ -56,7 +53,8 @@ def asked_wait_s(*, headers: Mapping[str, str], body: object, message: str) -> f
         *((finite_number(headers.get(name)) or 0.0) / 1e3 for name in _MS_HEADERS),
         retry_after_s(headers.get("retry-after")),
         *(_field_s(name, value) for name, value in _fields(body)),
-        _words_s(message),
+        0.0 if (words := _WORDS.search(message)) is None else _amount_s(words[1]),
+        0.0 if _DAILY.search(message) else _limits_s(headers),
     )
     return min(next((seconds for seconds in asked if seconds > 0.0), 0.0), MAX_WAIT_S)
 
@@ -69,27 +67,33 @@ def is_daily_quota(body: object, *, message: str, after_s: float) -> bool:
 
 def retry_after_s(header: str | None) -> float:
     """Parse a Retry-After header, a number or a date, to seconds from now; 0 if it is missing or cannot be read."""
-    if header is None:
-        return 0.0
     seconds = finite_number(header)
     if seconds is None:
         with suppress(ValueError, OverflowError):
-            seconds = email.utils.parsedate_to_datetime(header).timestamp() - time.time()
+            seconds = email.utils.parsedate_to_datetime(header or "").timestamp() - time.time()
     return max(0.0, seconds or 0.0)
 
 
 def _field_s(name: str, value: Any) -> float:
     if isinstance(value, Mapping):  # a duration of protobuf
         return max(0.0, (finite_number(value.get("seconds")) or 0.0) + (finite_number(value.get("nanos")) or 0.0) / 1e9)
+    return max(0.0, _until_s(value) / (1e3 if name.endswith("ms") else 1.0))
+
+
+def _limits_s(headers: Mapping[str, str]) -> float:
+    """Seconds until the last of the limits ends of which nothing remains."""
+    resets = (name for name in map(str.lower, headers) if name.startswith(_RESET))
+    used = (name for name in resets if finite_number(headers.get(name.replace("reset", "remaining"))) == 0.0)
+    return max((_until_s(headers[name]) for name in used), default=0.0)
+
+
+def _until_s(value: Any) -> float:
+    """Seconds of a duration, or until a time since 1970, see `_RESET`; 0 for another value."""
     number = finite_number(value)
-    if number is not None:
-        return max(0.0, number * _FIELDS[name])
-    return _amount_s(value[:100]) if isinstance(value, str) else 0.0
-
-
-def _words_s(message: str) -> float:
-    found = _WORDS.search(message)
-    return 0.0 if found is None else _amount_s(found[1])
+    if number is None:
+        return _amount_s(value[:100]) if isinstance(value, str) and ":" not in value else 0.0
+    ends = number / (1e3 if number > 1e11 else 1.0)
+    return ends - time.time() if ends > 1e9 else ends
 
 
 def _amount_s(text: str) -> float:

@@ -3,9 +3,17 @@
 import json
 
 import pytest
+from multidict import CIMultiDict
 
 from ragbandit.shared.model_servers.error_replies import failure_of_status
 
+NOW = 1_790_000_000.0
+#: limits of a minute, as Groq has them
+LIMITS = {
+    "x-ratelimit-reset-requests": "20s",
+    "x-ratelimit-remaining-requests": "0",
+    "x-ratelimit-reset-tokens": "6m0s",
+}
 RETRY_INFO = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "2.2s"}
 GEMINI = {"error": {"code": 429, "message": "Quota exceeded.", "status": "RESOURCE_EXHAUSTED", "details": [RETRY_INFO]}}
 
@@ -46,6 +54,22 @@ def quota(name, *, field="quotaId"):
         ({}, {"error": "Model x is currently loading", "estimated_time": 20.0}, 20.0),
         ({}, {"message": "Try again in 1 hour and 2 minutes"}, 3600.0),
         ({}, "Too many requests. Please try again in 5 minutes", 300.0),
+        ({"x-ratelimit-reset-requests": "1m30s", "x-ratelimit-remaining-requests": "0"}, None, 90.0),
+        (CIMultiDict({"X-RateLimit-Reset-Tokens": "6ms", "X-RateLimit-Remaining-Tokens": "0"}), None, 0.006),
+        ({"x-ratelimit-reset": f"{NOW + 40:.0f}", "x-ratelimit-remaining": "0"}, None, 40.0),
+        (LIMITS | {"x-ratelimit-remaining-tokens": "0"}, None, 360.0),
+        (LIMITS | {"x-ratelimit-remaining-tokens": "0"}, {"message": "Please try again in 7s"}, 7.0),
+        (LIMITS | {"x-ratelimit-remaining-tokens": "120"}, None, 20.0),
+        (LIMITS | {"x-ratelimit-remaining-requests": "5"}, None, None),
+        ({"x-ratelimit-reset": "2026-01-01T00:00:00Z", "x-ratelimit-remaining": "0"}, None, None),
+        ({"x-ratelimit-reset": "1700000000", "x-ratelimit-remaining": "0"}, None, None),
+        ({"x-ratelimit-reset": "30"}, None, None),
+        ({}, {"error": {"metadata": {"headers": {"X-RateLimit-Reset": f"{1e3 * (NOW + 40):.0f}"}}}}, 40.0),
+        ({}, {"error": {"metadata": {"headers": {"Retry-After": "25"}}}}, 25.0),
+        ({}, {"error": {"retryAfterMs": 1500}}, 1.5),
+        ({}, {"error": {"type": "usage_limit_reached", "resets_at": NOW + 50, "resets_in_seconds": 50}}, 50.0),
+        ({}, {"error": {"message": "Please try again after 2026-11-30 10:20:30 UTC"}}, None),
+        ({}, {"error": {"message": "Your limit resets in 5 minutes, 30 seconds - or earlier"}}, 330.0),
         ({}, {"error": {"message": "Please try again in a while", "details": [None, 3, {"retryDelay": None}]}}, None),
         ({}, {"error": {"retry_after": "soon", "details": "x"}}, None),
         ({}, {"retry_after": True}, None),
@@ -54,8 +78,11 @@ def quota(name, *, field="quotaId"):
         ({}, None, None),
     ],
 )
-def test_the_wait_that_a_server_asks_for(headers, body, seconds):
-    """A header in milliseconds goes before Retry-After, that before fields of the error, and those before its words."""
+def test_the_wait_that_a_server_asks_for(headers, body, seconds, monkeypatch):
+    """A header in milliseconds goes before Retry-After, that before fields of the error, those before its words, and
+    its words before the ends of the limits of which nothing remains.
+    """
+    monkeypatch.setattr("time.time", lambda: NOW)
     waited = failure_of_status(429, headers=headers, body=body).retry_after_s
     assert waited == (None if seconds is None else pytest.approx(seconds))
 
@@ -68,13 +95,15 @@ def test_the_wait_that_a_server_asks_for(headers, body, seconds):
         quota("generativelanguage.googleapis.com/generate_requests_per_model_per_day", field="quotaMetric"),
         quota("GenerateContentRequestsPerDayPerProjectPerRegion", field="quota_limit"),
         {"error": {"message": "Rate limit exceeded: free-models-per-day", "code": 429}},
+        {"error": {"message": "Rate limit exceeded: limit_rpd/small/5f27", "code": 429}},
+        {"error": {"message": "Rate limit of 50 per 86400s exceeded for UserByModelByDay. Please wait 5 seconds."}},
         {"error": {"message": "Rate limit reached on tokens per day (TPD): Limit 100000, Used 100000."}},
         {"errors": [{"message": "you have used up your daily free allocation of 10,000 neurons"}]},
     ],
 )
 def test_a_daily_quota_is_not_tried_again(body):
     """A quota of the day that is used up asks for no wait, also if the server names a short one."""
-    failure = failure_of_status(429, body=body)
+    failure = failure_of_status(429, headers=LIMITS | {"x-ratelimit-remaining-tokens": "0"}, body=body)
     assert (failure.has_no_quota, failure.may_pass, failure.retry_after_s) == (True, False, None)
 
 

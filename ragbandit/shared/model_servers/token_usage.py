@@ -32,18 +32,21 @@ _NAMES: Final = {
     "cached": "prompt_tokens_details.cached_tokens input_tokens_details.cached_tokens prompt_cache_hit_tokens "
     "cachedContentTokenCount cached_content_token_count cached_tokens num_cached_tokens",
     "cache_write": "prompt_tokens_details.cache_write_tokens prompt_tokens_details.cache_creation_tokens "
-    "input_tokens_details.cache_write_tokens input_tokens_details.cache_creation_tokens",
+    "input_tokens_details.cache_write_tokens input_tokens_details.cache_creation_tokens "
+    "prompt_tokens_details.cache_creation_input_tokens cache_creation.cache_creation_input_tokens",
     "missed": "prompt_cache_miss_tokens",
     # Prompt tokens. Anthropic, Bedrock and llama.cpp exclude the tokens of the cache, OpenAI's Responses include them.
     "read_plain": "input_tokens inputTokens prompt_n",
     "cached_apart": "cache_read_input_tokens cacheReadInputTokens cache_n",
     "cache_write_apart": "cache_creation_input_tokens cacheWriteInputTokens",
-    # Anthropic: the part of these writes that is kept for an hour.
-    "cache_write_hour": "cache_creation.ephemeral_1h_input_tokens",
+    # Anthropic, and LiteLLM: the part of these writes that is kept for an hour.
+    "cache_write_hour": "cache_creation.ephemeral_1h_input_tokens "
+    "cache_creation_token_details.ephemeral_1h_input_tokens",
     # Gemini: reasoning tokens that "written" does not include.
     "thoughts_apart": "thoughtsTokenCount thoughts_token_count",
 }
 _KINDS: Final = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+_MOST_OUTER: Final = 2  #: objects around a count, within an object that contains counts
 #: objects in a reply that contain counts
 _OBJECTS: Final = ("timings", "usage", "usageMetadata", "usage_metadata")
 #: fields without one of which a reply has no counts
@@ -134,15 +137,15 @@ def add_usage(known: dict[str, int], reply: Mapping[str, Any]) -> None:
             _add_counts(known, source)
 
 
-def _add_counts(known: dict[str, int], source: Mapping[str, Any], *, outer: str = "") -> None:
+def _add_counts(known: dict[str, int], source: Mapping[str, Any], *, outer: str = "", depth: int = 0) -> None:
     for name, value in source.items():
         kind = _KINDS.get(outer + name)
         if kind is not None:
             count = count_of(value)
             if count or (count == 0 and kind not in known):
                 known[kind] = count
-        elif isinstance(value, dict) and not outer:
-            _add_counts(known, value, outer=f"{name}.")
+        elif isinstance(value, dict) and depth < _MOST_OUTER:
+            _add_counts(known, value, outer=f"{name}.", depth=depth + 1)
 
 
 def count_of(value: Any) -> int | None:
@@ -168,11 +171,11 @@ def tokens_of(counts: Mapping[str, int], *, read: int | None = None, written: in
     elif tokens_read is not None and not cached and (apart_sum > tokens_read or tokens_read + apart_sum == total_read):
         tokens_read += apart_sum  # a proxy passed on the count without the cache under OpenAI's name
     thoughts = counts.get("thoughts_apart", counts.get("thoughts"))
-    if tokens_written is not None and thoughts and ("thoughts_apart" in counts or thoughts > tokens_written):
+    if total and tokens_read and total - tokens_read >= (tokens_written or 0):
+        tokens_written = total - tokens_read  # it decides whether the thoughts are counted apart
+    elif tokens_written is not None and thoughts and ("thoughts_apart" in counts or thoughts > tokens_written):
         tokens_written += thoughts
-    if total and tokens_read:
-        tokens_written = max(tokens_written or 0, total - tokens_read)
-    elif total and tokens_written:
+    if total and tokens_written and not tokens_read:
         tokens_read = total - tokens_written
     # A call has at least one prompt token: a server that reports 0 does not count tokens.
     estimated = tokens_read is None or tokens_read <= 0 or tokens_written is None

@@ -32,6 +32,23 @@ SERVERS = {
         ),
         PLAIN | {"cached": 600, "cache_write": 300},
     ),
+    "dashscope": (
+        openai(prompt_tokens_details={"cached_tokens": 0, "cache_creation_input_tokens": 300, "cache_type": "x"}),
+        PLAIN | {"cache_write": 300},
+    ),
+    "dashscope, older": (
+        openai(prompt_tokens_details={"cached_tokens": 600, "cache_creation": {"cache_creation_input_tokens": 300}}),
+        PLAIN | {"cached": 600, "cache_write": 300},
+    ),
+    "litellm, writes for an hour": (
+        openai(
+            prompt_tokens_details={
+                "cache_creation_tokens": 300,
+                "cache_creation_token_details": {"ephemeral_5m_input_tokens": 100, "ephemeral_1h_input_tokens": 200},
+            }
+        ),
+        PLAIN | {"cache_write": 300, "cache_write_hour": 200},
+    ),
     "proxy without the cache": (
         openai(prompt_tokens=100, cache_read_input_tokens=600, cache_creation_input_tokens=300),
         PLAIN | {"cached": 600, "cache_write": 300},
@@ -76,6 +93,22 @@ SERVERS = {
         openai(completion_tokens=20, completion_tokens_details={"reasoning_tokens": 80}),
         PLAIN | {"reasoning": 80},
     ),
+    "more thoughts than words, by an estimate of a proxy": (
+        openai(total_tokens=1100, completion_tokens_details={"reasoning_tokens": 104}),
+        PLAIN | {"reasoning": 100},
+    ),
+    "gemini, thoughts within the candidates": (
+        {
+            "usageMetadata": {"promptTokenCount": 1000, "candidatesTokenCount": 100, "thoughtsTokenCount": 40}
+            | {"totalTokenCount": 1100}
+        },
+        PLAIN | {"reasoning": 40},
+    ),
+    "xai, thoughts apart": (
+        openai(completion_tokens=20, total_tokens=1100, completion_tokens_details={"reasoning_tokens": 80}),
+        PLAIN | {"reasoning": 80},
+    ),
+    "deep": (openai(prompt_tokens_details={"a": {"b": {"cache_creation": {"ephemeral_1h_input_tokens": 9}}}}), PLAIN),
     "from the total": (openai(completion_tokens=None, total_tokens=1100), PLAIN),
     "llama.cpp": ({"timings": {"prompt_n": 400, "cache_n": 600, "predicted_n": 100}}, PLAIN | {"cached": 600}),
     "ollama": ({"prompt_eval_count": 1000, "eval_count": 100}, PLAIN),

@@ -158,7 +158,7 @@ class AskedModel:
                 return
             except Exception as error:
                 failure = failure_of_error(error)
-                if costs_nothing(error) and not (reply.size or reply.usage):
+                if costs_nothing(error) and not (reply.size or reply.usage or reply.dollars):
                     replies.pop()
                 pause = retry_pause(attempt, base_s=0.5, longest_s=8.0, asked_s=failure.retry_after_s or 0.0)
                 if attempt == 2 or pause is None or not failure.may_pass:
@@ -202,11 +202,8 @@ class AskedModel:
 
 def _tokens(reply: ModelReply, *, messages: Sequence[Mapping[str, str]]) -> Tokens:
     """Tokens of a call with these messages."""
-
-    def estimates() -> tuple[int, int]:
-        return sum(estimated_tokens(message["content"]) for message in messages), estimated_tokens(reply.text)
-
-    return used_tokens(reply.usage, estimates=estimates)
+    read = sum(estimated_tokens(message["content"]) for message in messages)
+    return used_tokens(reply.usage, estimates=lambda: (read, estimated_tokens(reply.text)))
 
 
 _lock = threading.Lock()

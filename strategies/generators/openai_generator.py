@@ -16,13 +16,7 @@ from ragbandit.shared.model_servers.event_reader import BrokenReply, ReplyTooLar
 from ragbandit.shared.model_servers.failures import Failure, ServerFailed
 from ragbandit.shared.model_servers.fitting.kinds import kind_of, server_features
 from ragbandit.shared.model_servers.fitting.prompts import fit_prompt
-from ragbandit.shared.model_servers.openai_client import (
-    ModelServer,
-    connect,
-    costs_nothing,
-    error_line,
-    reply_pieces,
-)
+from ragbandit.shared.model_servers.openai_client import ModelServer, connect, costs_nothing, error_line, reply_pieces
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_url_of, check_options, checked_key
 from ragbandit.shared.model_servers.outbound import credentials_of, retry_pause, shown_address
 from ragbandit.shared.model_servers.request_repairs import MOST_REPEATS, Repair, RepairedRequest, repair_request
@@ -292,8 +286,8 @@ class OpenAiGenerator(Generator):
         and of the text received. It cost nothing if no request was sent, or if the server replied with an error.
         """
         reply = call.reply
-        is_free = isinstance(error, Exception) and costs_nothing(error) and not (reply.size or reply.usage)
-        if not call.was_sent or is_free:
+        is_free = isinstance(error, Exception) and costs_nothing(error)
+        if not call.was_sent or (is_free and not (reply.size or reply.usage or reply.dollars)):
             return
         call.request.lost.cost += self._cost(self._usage(call), reply=reply)
 

@@ -13,6 +13,7 @@ from ragbandit.shared.model_servers.failures import Failure, ServerFailed
 from ragbandit.shared.model_servers.json_server import JsonServer
 from ragbandit.shared.model_servers.outbound import check_address, check_header_value, retry_pause
 from ragbandit.shared.model_servers.token_usage import add_usage, count_of
+from ragbandit.shared.model_servers.told_prices import is_plausible, told_dollars
 from ragbandit.shared.reading.fields import finite_number
 from ragbandit.strategies.base import run_concurrently
 from ragbandit.strategies.retrievers.corpus import clean_text
@@ -40,8 +41,8 @@ class RerankServer(Reranker):
     key: sent as a bearer token; no error message contains it. None: no key is sent.
     batch: maximum number of texts of a request; None for `BATCHES`. Several requests are sent at the same time.
     timeout_s: time limit of an attempt, seconds. retries: maximum number of retries after a temporary failure.
-    price: price of the scored texts. Tokens and searches are the server's counts, else estimates. A cancelled, late or
-        broken request costs its estimate; a refused request costs nothing.
+    price: price of the scored texts, if the server reports none of its own. Tokens and searches are the server's
+        counts, else estimates. A cancelled, late or broken request costs its estimate; a refused request costs nothing.
     Raises ConfigError for an invalid url or key.
     """
 
@@ -106,9 +107,13 @@ class RerankServer(Reranker):
             body |= {} if self._model is None else {"model": self._model}
         most = _MOST + _MOST_PER_CHARACTER * sum(map(len, texts))
         scored: ScoredAmounts | None = ScoredAmounts.estimate(query, texts)
+        price, seen = self._price, dict[str, str]()
         try:
-            reply = await self._server.post(self._client, body, timeout=self._timeout_s, max_bytes=most)
+            reply = await self._server.post(
+                self._client, body, timeout=self._timeout_s, max_bytes=most, take_headers=seen.update
+            )
             scored = _count_scored(reply, estimate=ScoredAmounts.estimate(query, texts))
+            price = _told_price(reply, headers=seen, listed=price)
             return self._read(reply, texts=len(texts))
         except ServerFailed as error:
             if error.failure.status is not None or error.failure.kind == "unreachable":
@@ -116,7 +121,7 @@ class RerankServer(Reranker):
             raise
         finally:
             if scored is not None:
-                book_price(scored, price=self._price)
+                book_price(scored, price=price)
 
     def _read(self, reply: Any, *, texts: int) -> list[float]:
         """The score of each text. Raises ServerFailed with the name of an unreadable field."""
@@ -156,6 +161,17 @@ def _result_rows(reply: Any) -> list[Any] | None:
         inner = reply["output"] if isinstance(reply.get("output"), dict) else reply  # DashScope
         return next((inner[name] for name in ("results", "data") if isinstance(inner.get(name), list)), None)
     return reply if isinstance(reply, list) else None
+
+
+def _told_price(reply: Any, *, headers: Mapping[str, str], listed: Price) -> Price:
+    """The price that the server reports; `listed` if it reports none, or an implausible one."""
+    fields: Mapping[str, Any] = reply if isinstance(reply, dict) else {}
+    told = told_dollars(fields, place="reply", before=told_dollars(headers, place="headers"))
+    if isinstance(usage := fields.get("usage"), dict):
+        told = told_dollars(usage, place="usage", before=told)
+    if told is None:
+        return listed
+    return lambda scored: told if is_plausible(told, listed=listed(scored)) else listed(scored)
 
 
 def _count_scored(reply: Any, *, estimate: ScoredAmounts) -> ScoredAmounts:

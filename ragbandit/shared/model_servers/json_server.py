@@ -1,7 +1,7 @@
 """Posts JSON to a server that the user names, and reads its reply up to a cap. Redirects are not followed."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -16,8 +16,7 @@ from ragbandit.shared.reading.thread import LARGE, READING, ReadingStuck
 from ragbandit.shared.texts.json_values import json_value
 from ragbandit.shared.texts.redaction import without_keys
 
-#: headers of a reply that are read
-_KEPT: Final = ("retry-after", "retry-after-ms", "location")
+_OF_BODY: Final = ("content-encoding", "content-length")  #: headers that do not hold for the decompressed body
 _READ: Final = 20_000  #: maximum number of characters of a reply's body that are searched for secrets
 _SHOWN: Final = 200  #: maximum number of characters of a reply's body in messages
 
@@ -52,10 +51,12 @@ class JsonServer:
         timeout: float,
         max_bytes: int,
         headers: Mapping[str, str] = MappingProxyType({}),
+        take_headers: Callable[[Mapping[str, str]], None] = lambda _: None,
     ) -> object:
         """Send a body, and return the JSON of the reply.
 
-        timeout: time limit of the whole call, seconds. Raises ServerFailed.
+        timeout: time limit of the whole call, seconds. take_headers: called with those of the reply, names in lower
+            case. Raises ServerFailed.
         """
         try:
             # The timeout of httpx applies to each read: a reply that comes byte by byte would never time out.
@@ -63,6 +64,7 @@ class JsonServer:
                 response = await self._response(client, body, timeout=timeout, max_bytes=max_bytes, headers=headers)
         except (httpx.HTTPError, TimeoutError) as error:
             raise self._broken(error, timeout=timeout) from error
+        take_headers(response.headers)
         size = len(response.content)
         if size < LARGE:
             return self._read(response)
@@ -95,7 +97,7 @@ class JsonServer:
         except ValueError as error:
             message, failure = f"{self.shown_url} sent a body that cannot be read: {error}", Failure(kind="unreadable")
             raise ServerFailed(message, failure=failure, remedy=self._log_remedy) from error
-        kept = {name: value for name, value in response.headers.items() if name in _KEPT}
+        kept = {name: value for name, value in response.headers.items() if name not in _OF_BODY}
         return httpx.Response(response.status_code, headers=kept, content=decoded)
 
     @property

@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from ragbandit.shared.model_servers.token_usage import PRICES, Preference, Tokens, met_row
 from ragbandit.shared.types import Cost
@@ -32,39 +32,44 @@ class PriceForm(NamedTuple):
 
     field: name; "a.b" is field b of the object a. per_dollar: number of the vendor's units in a dollar. own_key: field
     with what another vendor charges to the caller's own key in addition, if `is_byok` is true, and fields with parts of
-    it. dollars_if: (field, value) if only this value of the other field says that the price is in dollars
+    it. only_if: other field -> its values with which the price is whole and in dollars; None if it may be missing
     """
 
     place: Place
     field: str
     per_dollar: float = 1.0
     own_key: tuple[str, ...] = ()
-    dollars_if: tuple[str, str] | None = None
+    only_if: Mapping[str, tuple[str | None, ...]] = {}
 
 
 #: names of OpenRouter's whole and of its parts, in chats and in responses
 _UPSTREAM: Final = ("", "prompt_", "completions_", "input_", "output_")
+_VERCEL: Final = ("provider_metadata", "providerMetadata")
+#: LiteLLM's changes of a price, whose sum is only in the header without "-original"
+_UNCHANGED: Final = {f"x-litellm-response-cost-{one}-amount": (None, "0", "0.0") for one in ("discount", "margin")}
 #: the first form in a reply counts. A field that is not here is no price, since its unit is not known
 FORMS: Final = (
     # OpenRouter, and streams of LiteLLM. Without an own key, both fields of OpenRouter contain the same price.
     PriceForm("usage", "cost", own_key=tuple(f"cost_details.upstream_inference_{one}cost" for one in _UPSTREAM)),
-    PriceForm("usage", "cost.total_cost"),  # Perplexity
+    PriceForm("usage", "cost.total_cost"),  # Perplexity, Bifrost
     PriceForm("usage", "cost_usd_total"),  # LLM Gateway, osmAPI
     PriceForm("usage", "cost_usd"),  # Otari
     PriceForm("usage", "cost_in_usd_ticks", per_dollar=1e10),  # xAI
     PriceForm("usage", "estimated_cost"),  # DeepInfra
-    PriceForm("reply", "x_nanogpt_pricing.amount", dollars_if=("x_nanogpt_pricing.currency", "USD")),  # NanoGPT
+    PriceForm("usage", "tensorzero_cost", only_if={"tensorzero_currency": (None, "USD")}),  # TensorZero
+    PriceForm("reply", "x_nanogpt_pricing.amount", only_if={"x_nanogpt_pricing.currency": ("USD",)}),  # NanoGPT
     PriceForm("reply", "associated_dollar_cost"),  # UiPath
     PriceForm("reply", "copilot_usage.total_nano_aiu", per_dollar=1e11),  # GitHub Copilot: a credit is a cent
-    PriceForm("reply", "provider_metadata.gateway.cost"),  # Vercel's AI Gateway, a text
-    PriceForm("message", "provider_metadata.gateway.cost"),
+    PriceForm("reply", "meta.usage.usd_spent"),  # AI/ML API
+    *(PriceForm("reply", f"{name}.gateway.cost") for name in _VERCEL),  # Vercel's AI Gateway, a text
+    *(PriceForm("message", f"{name}.gateway.cost") for name in _VERCEL),
     PriceForm("headers", "x-litellm-response-cost"),  # LiteLLM
+    PriceForm("headers", "x-litellm-response-cost-original", only_if=_UNCHANGED),  # its /v1/messages
     PriceForm("headers", "x-aimlapi-usd-spent"),  # AI/ML API
+    PriceForm("headers", "x-nr-request-cost"),  # nRouter
 )
-_BY_PLACE: Final[Mapping[str, tuple[PriceForm, ...]]] = {
-    place: tuple(form for form in FORMS if form.place == place) for place in ("headers", "reply", "usage", "message")
-}
-#: place -> fields without one of which it has no price
+#: place -> its forms, and fields without one of which it has no price
+_BY_PLACE: Final = {place: [form for form in FORMS if form.place == place] for place in get_args(Place)}
 _FIELDS: Final = {place: {form.field.partition(".")[0] for form in forms} for place, forms in _BY_PLACE.items()}
 
 
@@ -76,7 +81,7 @@ def told_dollars(source: Mapping[str, Any], *, place: Place, before: float | Non
         return before
     implausible = None
     for form in _BY_PLACE[place]:
-        if form.dollars_if is not None and _value(source, form.dollars_if[0]) != form.dollars_if[1]:
+        if any(_value(source, name) not in values for name, values in form.only_if.items()):
             continue
         amount = _number(_value(source, form.field))
         if form.own_key and source.get("is_byok") is True:
@@ -89,10 +94,17 @@ def told_dollars(source: Mapping[str, Any], *, place: Place, before: float | Non
     return implausible if before is None else before
 
 
+def is_plausible(told: float, *, listed: float) -> bool:
+    """Whether a reported price counts. listed: the listed price; 0.0 without one."""
+    return 0.0 < told <= MAX_DOLLARS and not 0.0 < MOST_TIMES * listed < told
+
+
 def named_tier(source: Mapping[str, Any]) -> str:
     """The tier of service that the headers, the reply or its usage names, in small letters; "" if it names none."""
     if source.get("speed") == "fast":  # Anthropic
         return "fast"
+    if "extra_properties" in source:  # Vertex AI
+        source = google if isinstance(google := _value(source, "extra_properties.google"), Mapping) else source
     named = (value for name in _TIERS if isinstance(value := source.get(name), str))
     return next(named, "").strip().lower()[:_LONGEST]
 
@@ -108,8 +120,8 @@ def charge(
     prefers: Preference = "told",
     assumed: Sequence[Any] = (),
 ) -> Cost:
-    """The tokens, the dollars and the price of a call that ends now. A told price counts unless it is implausible, also
-    above MOST_TIMES a listed price above 0, or the list is preferred.
+    """The tokens, the dollars and the price of a call that ends now. A plausible told price counts before a listed one,
+    unless the list is preferred.
 
     told: see `told_dollars`. lists: model -> listed prices. model: the configured model. named: the model by the reply
     tier: see `named_tier`. assumed: prices that are assumed for a call without a price; () for none
@@ -118,11 +130,11 @@ def charge(
     prices, at = lists.get(listing), time.time()
     price: dict[str, Any] = {"tier": tier} if tier else {}
     listed = None if prices is None else tokens.dollars(prices, tier=tier, at=at)
-    is_plausible = told is not None and 0.0 < told <= MAX_DOLLARS and not 0.0 < MOST_TIMES * (listed or 0.0) < told
-    if told is not None and not is_plausible:
+    counts = told is not None and is_plausible(told, listed=listed or 0.0)
+    if told is not None and not counts:
         log.warning("the server of %s told $%g for a call, which is implausible: it does not count", model, told)
         price["refused"] = f"{told:g}"
-    is_told = is_plausible and (listed is None or prefers == "told")
+    is_told = counts and (listed is None or prefers == "told")
     row = None if is_told else met_row(prices or (), prompt=tokens.read, tier=tier, at=at)
     price |= {"by": "told"} if is_told else {} if listing == model else {"model": listing}
     price |= {} if row is None else {"row": {name: row[name] for name in row if name not in PRICES}}

@@ -56,6 +56,7 @@ def used(**usage):
         (used(prompt_tokens=3, total_tokens=3), 200, 3.0),
         (used(total_tokens=3), 200, 3.0),
         (used(prompt_tokens=3, cost=0.5), 200, 0.5),
+        (json_reply({**VECTORS, "providerMetadata": {"gateway": {"cost": "0.5"}}}), 200, 0.5),
         (used(prompt_tokens=-5, cost=-7), 200, 4.0),
         (json_reply({**VECTORS, "usage": [1]}), 200, 4.0),
         (json_reply(VECTORS), 200, 4.0),
@@ -65,7 +66,7 @@ def used(**usage):
         (Scripted(body=b"<html>a gateway</html>"), 502, 0.0),
         (Scripted(body=b'{"data": [{"embedd'), 502, 4.0),
     ],
-    ids=["usage", "total", "cost", "negative", "list", "none", "hung", "error", "implausible", "page", "half"],
+    ids=["usage", "total", "cost", "vercel", "negative", "list", "none", "hung", "error", "absurd", "page", "half"],
 )
 def test_embeddings_cost_what_they_used_or_an_estimate(world, reply, status, booked):
     """The usage is counted, else an estimate of the input; an error of the server costs nothing."""

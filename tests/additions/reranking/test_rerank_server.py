@@ -250,12 +250,25 @@ def test_a_reply_without_end_is_given_up():
         ({"meta": {"billed_units": {"search_units": 2.0}, "tokens": {"input_tokens": 50}}}, 2 + 50e-6),
         ({"meta": {"billed_units": {"search_units": 1e9}}}, 1 + 12e-6),
         ({"meta": {"billed_units": {"search_units": "x"}, "tokens": None}}, 1 + 12e-6),
+        ({"usage": {"cost": 0.25, "search_units": 1, "total_tokens": 70}}, 0.25),
+        ({"usage": {"cost": 0}}, 1 + 12e-6),
+        ({"usage": {"cost": -1}}, 1 + 12e-6),
+        ({"usage": {"cost": 101}}, 1 + 12e-6),
+        ({"headers": {"x_litellm_response_cost": "0.125"}}, 0.125),
+        ({"headers": {"x_litellm_response_cost": "0.125"}, "usage": {"cost": 0.25}}, 0.25),
     ],
 )
-def test_the_servers_own_counts_are_priced(reply, dollars):
-    """Tokens and searches are those that the server reports, else the estimate."""
-    with ScriptedHttp(json_reply({"results": rows(3, 1, 2), **reply})) as http:
+def test_the_servers_own_counts_and_prices_count(reply, dollars):
+    """Tokens and searches are those that the server reports, else the estimate; and so is the price, if it may be."""
+    headers = reply.get("headers", {})
+    with ScriptedHttp(json_reply({"results": rows(3, 1, 2), **reply}, **headers)) as http:
         assert scored(RerankServer(http.url, price=price))[1] == pytest.approx(dollars)
+
+
+def test_a_price_that_a_server_tells_needs_no_list():
+    """Without prices in the settings the server's own price is booked."""
+    with ScriptedHttp(json_reply({"results": rows(3, 1, 2), "usage": {"cost": 0.25}})) as http:
+        assert scored(RerankServer(http.url))[1] == 0.25
 
 
 def test_odd_texts_are_sent():

@@ -186,14 +186,22 @@ def test_nothing_is_booked_where_nothing_was_asked():
     assert asyncio.run(asyncio.wait_for(refused(), 20)).prompt_tokens == 0
 
 
-def test_an_attempt_that_is_repeated_is_booked():
-    """An answer at the second attempt costs the prompt of the first one too, since the server may have read it."""
+@pytest.mark.parametrize(
+    ("first", "dollars"),
+    [(b"", 0.0), (b"HTTP/1.1 200 OK\r\nx-litellm-response-cost: 0.5\r\ncontent-length: 99\r\n\r\n", 0.5)],
+    ids=["no reply", "a price in the headers"],
+)
+def test_an_attempt_that_is_repeated_is_booked(first, dollars):
+    """An answer at the second attempt costs the prompt of the first one too, since the server may have read it, or
+    the price that the first one has reported, which counts once.
+    """
     body = json.dumps({"choices": [{"message": {"content": "Paris"}, "finish_reason": "stop"}]}).encode()
     connections = []
 
     async def hang_up_once(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         connections.append(writer)
+        writer.write(first if len(connections) == 1 else b"")
         if len(connections) > 1:
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body))
             writer.write(body)
@@ -213,6 +221,25 @@ def test_an_attempt_that_is_repeated_is_booked():
     done, lost = asyncio.run(asyncio.wait_for(call(), 20))
     assert (done.text, done.estimated, len(connections)) == ("Paris", True, 2)
     assert (lost.prompt_tokens, lost.completion_tokens) == (done.prompt_tokens, 0)
+    assert (lost.dollars, done.dollars) == (dollars, 0.0)
+
+
+@pytest.mark.parametrize("as_event", [True, False])
+def test_an_error_with_a_price_is_booked(as_event):
+    """The price that a server reports with an error is counted."""
+    fault = json.dumps({"error": {"message": "the upstream is gone", "code": 502}, "usage": {"cost": 0.25}})
+    body = f"data: {fault}\n\n" if as_event else fault
+    with ScriptedServer([Reply(body=body.encode())]) as server:
+
+        async def call():
+            generator = OpenAiGenerator("gpt", options=OpenAiOptions(base_url=server.url, retries=0))
+            request = Request(prompt=CAPITAL, max_tokens=24)
+            with pytest.raises(ArmFailed):
+                await generator.complete(request)
+            await generator.close()
+            return request.lost.cost
+
+        assert asyncio.run(asyncio.wait_for(call(), 20)).dollars == 0.25
 
 
 def answered(server, *, seconds, retries=1, **more):

@@ -70,6 +70,7 @@ def test_the_question_is_rewritten_and_both_are_kept(make_world):
         (Reply(text=" "), "empty", True),
         (Reply(text="word " * 1000, obedient=False), "too_long", True),
         (Reply(body=b"{}"), "malformed", False),
+        (Reply(body=b'{"error": {"message": "no"}, "usage": {"cost": 0.001}}'), "malformed", True),
         (Reply(text=ALONE, seconds=20.0), "timeout", True),
     ],
 )

@@ -4,10 +4,12 @@ import logging
 
 import pytest
 
+from ragbandit.shared.dialects.chat.replies import ModelReply
 from ragbandit.shared.model_servers.token_usage import Tokens
 from ragbandit.shared.model_servers.told_prices import FORMS, charge, named_tier, told_dollars
 from ragbandit.shared.types import Cost
 
+LITELLM = "x-litellm-response-cost"
 UPSTREAM = {"upstream_inference_cost": 0.02}
 PARTS = {"upstream_inference_prompt_cost": 0.005, "upstream_inference_completions_cost": 0.015}
 
@@ -18,7 +20,8 @@ def test_every_form_is_read_in_its_unit(place, as_text):
     """The vendor's units become dollars, also if the number is text."""
     for form in (form for form in FORMS if form.place == place):
         source, units = {}, 0.25 * form.per_dollar
-        for field, value in ((form.field, str(units) if as_text else units), form.dollars_if or (form.field, units)):
+        others = ((field, values[0]) for field, values in form.only_if.items() if values[0] is not None)
+        for field, value in ((form.field, str(units) if as_text else units), *others):
             *outer, name = field.split(".") if place != "headers" else [field]
             inside = source
             for one in outer:
@@ -92,6 +95,9 @@ def test_a_plausible_price_stays_before_an_implausible_one():
         ({"service_tier": "standard", "speed": "fast"}, "fast"),
         ({"service_tier": {"type": "flex"}, "speed": "standard"}, ""),
         ({"service_tier": "x" * 99}, "x" * 40),
+        ({"extra_properties": {"google": {"traffic_type": "ON_DEMAND_FLEX"}}}, "on_demand_flex"),
+        ({"extra_properties": {"google": "x"}, "service_tier": "flex"}, "flex"),
+        ({"extra_properties": None, "service_tier": "flex"}, "flex"),
         ({}, ""),
     ],
 )
@@ -100,10 +106,30 @@ def test_the_tier_that_a_server_names(source, tier):
     assert named_tier(source) == tier
 
 
-@pytest.mark.parametrize("currency", [None, "EUR", "XNO"])
-def test_a_price_in_another_currency_is_no_price(currency):
-    """NanoGPT names the currency of its price."""
-    assert told_dollars({"x_nanogpt_pricing": {"amount": 1, "currency": currency}}, place="reply") is None
+@pytest.mark.parametrize(
+    ("place", "source", "dollars"),
+    [
+        *(("reply", {"x_nanogpt_pricing": {"amount": 1, "currency": no}}, None) for no in (None, "EUR", "XNO")),
+        ("usage", {"tensorzero_cost": 1, "tensorzero_currency": "EUR"}, None),
+        ("usage", {"tensorzero_cost": 1, "tensorzero_currency": "USD"}, 1.0),
+        ("headers", {f"{LITELLM}-original": "1", f"{LITELLM}-discount-amount": "0.0"}, 1.0),
+        ("headers", {f"{LITELLM}-original": "1", f"{LITELLM}-discount-amount": "0.1"}, None),
+        ("headers", {f"{LITELLM}-original": "1", f"{LITELLM}-margin-amount": "0.1"}, None),
+        ("headers", {f"{LITELLM}-original": "1", f"{LITELLM}-discount-amount": "0.1", LITELLM: "0.9"}, 0.9),
+        ("headers", {f"{LITELLM}-discount-amount": "1", f"{LITELLM}-margin-percent": "5"}, None),
+    ],
+)
+def test_a_price_counts_only_whole_and_in_dollars(place, source, dollars):
+    """Some servers name the currency of a price, or what is not in it yet."""
+    assert told_dollars(source, place=place) == dollars
+
+
+def test_a_repeated_call_has_no_price_of_the_call_before():
+    """Headers of the next reply replace what those of a broken one have told."""
+    reply = ModelReply()
+    reply.take_headers({LITELLM: "0.5", "x-gemini-service-tier": "flex"})
+    reply.take_headers({})
+    assert (reply.dollars, reply.tier) == (None, "")
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ class ModelReply:
 
     def take_headers(self, headers: Mapping[str, str]) -> None:
         """Read the price in the headers of the reply. A price in the body replaces it."""
-        self.dollars = told_dollars(headers, place="headers", before=self.dollars)
+        self.dollars = told_dollars(headers, place="headers")
         self.tier = named_tier(headers)
 
     def take(self, value: Any) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from ragbandit.router.config.finding import Finding, Severity
-from ragbandit.router.operation.price_findings import findings_of_costs, findings_of_prices, has_budget
+from ragbandit.router.operation.price_findings import budgeted_keys, findings_of_costs, findings_of_prices, has_budget
 from ragbandit.shared.additions import add_fault, additions, arm_parts, faults, offered_places_except
 from ragbandit.shared.errors import QueueError, RagBanditError
 from ragbandit.shared.plugins import declared_classes
@@ -413,9 +413,7 @@ def _alias_findings(database: "Database", settings: "Settings", now: float) -> I
     """Aliases that name an arm, which keys with a budget of their own may not choose."""
     if not settings.server.model_aliases:
         return
-    from ragbandit.router.storage.access.api_keys import KeyStore
-
-    keys = [key for key in KeyStore(database).list_keys() if key.state(now) == "active" and has_budget(key.scopes)]
+    keys = budgeted_keys(database, now=now)
     spenders = [f"the key {key.name or key.public_id}" for key in keys if key.scopes.get(CHOOSES_ARM) is not True]
     yield from _refused_aliases(settings, spenders=spenders[:3])
 

@@ -3,18 +3,21 @@
 Functions import database engines themselves, as in findings.py.
 """
 
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ragbandit.router.config.finding import Finding
 from ragbandit.router.config.named_sections import DEFAULT, section_of
+from ragbandit.shared.additions import arm_parts
 from ragbandit.shared.model_servers.told_prices import MOST_TIMES
 from ragbandit.shared.texts.formats import counted, number
 from ragbandit.shared.types import IMPORTED, Cost
 
 if TYPE_CHECKING:
     from ragbandit.router.config.settings import Settings
+    from ragbandit.router.storage.access.api_keys import ApiKey
     from ragbandit.router.storage.sql.database import Database
 
 #: number of newest answers whose costs are compared
@@ -28,7 +31,8 @@ def findings_of_prices(settings: "Settings", *, database: "Database | None" = No
     """Generators without prices although dollars are charged or limited, also those of a judge or a rewriter; a limit
     of dollars that caps nothing; a charged cost that is equal for all arms.
 
-    database: the store, whose newest answers show which servers report a price; None if that is not known
+    database: the store, whose newest answers show which servers report a price, and whose keys may have budgets; None
+        if neither is known
     """
     charged = {term for term, price in settings.reward.cost.items() if price > 0.0 and settings.reward.weight > 0.0}
     every = settings.arms
@@ -37,8 +41,9 @@ def findings_of_prices(settings: "Settings", *, database: "Database | None" = No
         remedy = "charge dollars or seconds: reward.cost {dollars: 1.0}, or {seconds_total: 1.0}"
         yield Finding("warning", "reward.cost", what, remedy)
     limits = [settings.conversation.limit_of(kind).dollars for kind in settings.conversation.limited]
-    tenants = any(has_budget(tenant.model_dump()) for tenant in settings.tenants.values())
-    if not ("dollars" in charged or tenants or any(limits) or settings.budget.dollars is not None):
+    budgeted = any(has_budget(tenant.model_dump()) for tenant in settings.tenants.values())
+    budgeted = budgeted or (database is not None and len(budgeted_keys(database, now=time.time())) > 0)
+    if not ("dollars" in charged or budgeted or any(limits) or settings.budget.dollars is not None):
         return
     # it loads a database engine
     from ragbandit.router.serving.setup.estimates import OWN_COSTS, expected_dollars, prices_of_arms, unpriced_arms
@@ -57,14 +62,14 @@ def findings_of_prices(settings: "Settings", *, database: "Database | None" = No
         yield Finding("warning", "budget.dollars", what, "set generator.token_prices, or cap budget.tokens instead")
     rewriter = settings.conversation.rewrite.generator
     for section, one in (("judge.generator", settings.judge.generator), ("conversation.rewrite.generator", rewriter)):
-        if tenants and one is not None and one.server is not None and one.model not in one.prices_by_model:
+        if budgeted and one is not None and one.server is not None and one.model not in one.prices_by_model:
             what, remedy = (
                 "its calls have no price: budgets count only what its server tells",
                 f"set {section}.token_prices",
             )
             yield Finding("warning", section, what, remedy)
     for section, unpriced in unpriced_by.items():
-        unknown = [arm for arm in unpriced if expected.of(arm, tenant="") is None]
+        unknown = [arm for arm in unpriced if expected.of(arm, tenant="") is None or arm in expected.assuming]
         if not unknown:
             continue
         effect = "rewards and limits count them at the most expensive listed price, and budgets do not count them"
@@ -78,6 +83,13 @@ def findings_of_prices(settings: "Settings", *, database: "Database | None" = No
 def has_budget(fields: Mapping[str, object]) -> bool:
     """Whether a tenant's settings, or a key's scopes, have a budget in dollars."""
     return any(fields.get(field) is not None for field in ("dollars_per_day", "dollars_per_month"))
+
+
+def budgeted_keys(database: "Database", *, now: float) -> "list[ApiKey]":
+    """The active keys that have a budget in dollars."""
+    from ragbandit.router.storage.access.api_keys import KeyStore
+
+    return [key for key in KeyStore(database).list_keys() if key.state(now) == "active" and has_budget(key.scopes)]
 
 
 def findings_of_costs(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:
@@ -146,7 +158,7 @@ def _same_costs(newest: Sequence[_Answer], *, settings: "Settings") -> Iterator[
 
 
 def _differing_prices(newest: Sequence[_Answer], *, settings: "Settings") -> Iterator[Finding]:
-    """Arms whose newest answers cost more than a tenth more, or less, than by `token_prices`.
+    """Arms with one model whose newest answers cost more than a tenth more, or less, than by `token_prices`.
 
     Arms that search may pay for their search too: their answers count only if the price is the server's.
     """
@@ -154,7 +166,9 @@ def _differing_prices(newest: Sequence[_Answer], *, settings: "Settings") -> Ite
     from ragbandit.router.storage.access.corrections import Correction
 
     generators, arms = settings.named_generators, settings.worker_arms
-    named = {arm: arms[arm].get("generator", DEFAULT) for arm in prices_of_arms(arms, generators=generators)}
+    priced = prices_of_arms(arms, generators=generators)
+    alone = [arm for arm in priced if arms[arm].get("class", arm) not in arm_parts()]
+    named = {arm: arms[arm].get("generator", DEFAULT) for arm in alone}
     listed = Correction(prices={arm: generators[name].prices_by_model for arm, name in named.items()})
     sums = defaultdict[str, list[tuple[float, float]]](list)
     for row in newest:

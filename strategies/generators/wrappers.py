@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ragbandit.shared.model_servers.token_usage import Tokens
+from ragbandit.shared.model_servers.told_prices import charge
 from ragbandit.shared.types import Cost
 from ragbandit.strategies.base import Account, Completion, Generator, Need, Prompt, Request
 from ragbandit.strategies.run import provider_of
@@ -43,4 +44,5 @@ class PricedGenerator(GeneratorAround):
             used = Tokens(read=lost.cost.prompt_tokens, written=lost.cost.completion_tokens)
             request.lost.cost += lost.cost + Cost(dollars=used.dollars(self._price, at=time.time()))
         used = Tokens(read=done.prompt_tokens, written=done.completion_tokens, reasoning=done.reasoning_tokens)
-        return replace(done, dollars=done.dollars + used.dollars(self._price, at=time.time()))
+        cost = charge(used, told=None, model=self.name, lists={self.name: self._price})
+        return replace(done, dollars=done.dollars + cost.dollars, price=cost.price)

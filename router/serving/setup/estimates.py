@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ragbandit.router.config.named_sections import DEFAULT, section_of
 from ragbandit.router.config.sections import GeneratorSettings, assumed_prices
 from ragbandit.shared.additions import arm_parts
+from ragbandit.shared.model_servers.token_usage import USUAL_CALL
 from ragbandit.shared.model_servers.told_prices import named_tier
 
 if TYPE_CHECKING:
@@ -20,14 +21,13 @@ OWN_COSTS: Final = frozenset({"http", "callable"})
 
 
 def prices_of_arms(arms: Arms, *, generators: Mapping[str, GeneratorSettings]) -> dict[str, Sequence[Any]]:
-    """Arm -> dollars per million tokens of its model, without arms that have no price."""
+    """Arm -> dollars per million tokens of its most expensive model, without arms that may ask one without a price."""
     prices: dict[str, Sequence[Any]] = {}
     for arm, params in arms.items():
-        name = params.get("generator", DEFAULT)
-        generator = generators.get(name) if isinstance(name, str) else None
-        price = None if generator is None else generator.prices_by_model.get(generator.model)
-        if price is not None:
-            prices[arm] = price
+        asked = filter(None, map(generators.get, _generators_of(arm, params, arms=arms) or {DEFAULT}))
+        listed = [one.prices_by_model.get(one.model) for one in asked if one.server or one.prices_by_model]
+        if listed and None not in listed:
+            prices[arm] = max(filter(None, listed), key=USUAL_CALL.dollars)
     return prices
 
 

@@ -1,8 +1,8 @@
 """What an answer of an arm is expected to cost, in dollars: for limits, for the order of a failover, for reservations.
 
-`of` is the mean of its newest answered outcomes: of those that the arm's present model made for anybody, since the
+`of` is the mean of its newest answers with a price: of those that the arm's present model made for anybody, since the
 service knows their price, and of a caller's own arms those that the same tenant reported, since callers report what
-they like. Without such outcomes it is the listed price. Failed answers do not count, or an arm that fails would be the
+they like. Without such answers it is the listed price. Failed answers do not count, or an arm that fails would be the
 cheapest. An arm whose newest outcomes are all failures comes last in the order, also where the breaker is off.
 """
 
@@ -22,7 +22,7 @@ from ragbandit.shared.dialects.registry import token_limits
 from ragbandit.shared.model_servers.token_usage import USUAL_CALL, Tokens
 from ragbandit.shared.model_servers.told_prices import named_tier
 from ragbandit.shared.texts.token_estimates import estimated_tokens
-from ragbandit.shared.types import Decision
+from ragbandit.shared.types import Cost, Decision
 
 _NEWEST: Final = (
     "SELECT d.arm AS arm, d.tenant AS tenant, d.run_by AS run_by, o.status AS status, o.cost AS cost, "
@@ -57,6 +57,7 @@ class ExpectedDollars:
         self._prices, self._models, self._assumed, self._tiers = prices, models, assumed, tiers
         self.unpriced, self._searching = frozenset(unpriced), frozenset(searching)
         self._read_at = -math.inf
+        self.assuming = set[str]()  #: arms with calls without a price among their newest answers
         #: (mean dollars, mean steps)
         self._means: dict[_Key, tuple[float, float]] = {}
         self._failing = set[_Key]()
@@ -107,7 +108,7 @@ class ExpectedDollars:
         """Read the newest answers, unless they were read a moment ago. Raises StoreError."""
         if time.monotonic() - self._read_at < _FRESH_S:
             return
-        values: dict[_Key, list[tuple[float, float]]] = {}
+        values: dict[_Key, list[tuple[Cost, float]]] = {}
         are_failures = defaultdict[_Key, list[bool]](list)
         for row in run_statement(connection, _NEWEST, _READ):
             arm, is_ours = row["arm"], row["run_by"] == "worker"
@@ -117,10 +118,12 @@ class ExpectedDollars:
             key = arm, None if is_ours else row["tenant"]
             are_failures[key].append(row["status"] == "failed")
             if row["status"] == "answered":
-                values.setdefault(key, []).append((cost_value(row["cost"]).dollars, row["steps"]))
+                values.setdefault(key, []).append((cost_value(row["cost"]), row["steps"]))
         self._failing = {key for key, of_key in are_failures.items() if sum(of_key[:_FAILURES]) == _FAILURES}
         if len(self._means) > _KEPT:
             self._means = {}
         for key, of_key in values.items():
-            self._means[key] = fmean(dollars for dollars, _ in of_key), fmean(steps for _, steps in of_key)
+            priced = [cost.charged_dollars for cost, _ in of_key if cost.dollars > 0.0 or not cost.llm_calls]
+            self._means[key] = fmean(priced or [0.0]), fmean(steps for _, steps in of_key)
+        self.assuming = {arm for (arm, _), of_key in values.items() if any(cost.assumed_dollars for cost, _ in of_key)}
         self._read_at = time.monotonic()

@@ -11,6 +11,7 @@ from ragbandit.router.operation.findings import findings_of_store, month_report
 from ragbandit.router.operation.price_findings import findings_of_prices
 from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.serving.setup.estimates import expected_dollars, unpriced_arms
+from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.shared.model_servers.token_usage import Tokens
 from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import Conversation, Query
@@ -102,6 +103,43 @@ def test_a_cascade_asks_the_generators_of_its_parts():
     arms = {"a": {"class": "model", "generator": "small"}, "both": CASCADE}
     given = made(arms=arms, generators={"small": server(PRICED), "large": server()}, generator=server())
     assert unpriced_arms(given.worker_arms, generators=given.named_generators) == {"generators.large": ["both"]}
+    (line,) = lines(given.model_copy(update={"reward": made(**CHARGED).reward}))
+    assert line.startswith("generators.large: the calls of both have no price: rewards and limits count")
+
+
+def test_a_cascade_is_expected_to_cost_as_much_as_its_most_expensive_part():
+    """Limits and estimates of a cascade know the lists of its parts, and do not ask the default generator's."""
+    arms = {"a": {"class": "model"}, "both": CASCADE}
+    given = made(arms=arms, generator=server(PRICED), generators={"large": server({"input": 10.0, "output": 20.0})})
+    expected = expected_dollars(given.worker_arms, generators=given.named_generators)
+    assert expected.of("both", tenant="") == pytest.approx(10.0 * expected.of("a", tenant=""))
+    decision = made_decision(arm="both", query=Query(text="Who?"), run_by="worker")
+    assert expected.estimate(decision) > 10.0 * expected.estimate(replace(decision, arm="a")) > 0.0
+
+
+def test_a_cascade_with_calls_without_a_price_stays_named(make_world):
+    """Dollars of the part with a price do not end the finding, and count together with the assumed ones."""
+    world = make_world(arms={name: {"class": "no_retrieval"} for name in ("a", "both")})
+    settings = made(arms={"a": {"class": "model"}, "both": CASCADE}, **CHARGED)
+    answered(world, "both", count=1, cost={"dollars": 0.01, "llm_calls": 1})
+    assert lines(settings, database=world.database) == []
+    answered(world, "both", count=1, cost={"dollars": 0.01, "llm_calls": 2}, assumed=0.02)
+    (line,) = lines(settings, database=world.database)
+    assert "the calls of both have no price" in line
+    expected = expected_dollars(settings.worker_arms, generators=settings.named_generators)
+    with world.database.read() as connection:
+        expected.refresh(connection)
+    assert expected.of("both", tenant="") == pytest.approx(0.02)
+
+
+def test_a_budget_of_a_key_makes_calls_without_a_price_a_finding(make_world):
+    """If nothing but a key has a budget in dollars, `status` names the arms that it does not count."""
+    world, settings = make_world(), made(reward={"cost": {"seconds_total": 1.0}})
+    assert lines(settings, database=world.database) == []
+    scopes = {"dollars_per_day": 2.0}
+    KeyStore(world.database).create(name="k", role="app", now=world.now, actor="cli:test", scopes=scopes)
+    (line,) = lines(settings, database=world.database)
+    assert line.startswith("generators.large: the calls of b have no price")
 
 
 def test_a_cascade_deep_inside_another_is_read():
@@ -135,12 +173,12 @@ def test_a_reward_of_steps_over_arms_that_take_steps():
     assert lines(made(arms={"a": {"class": "model"}, "single_step": {}})) == []
 
 
-def answered(world, arm, *, count, cost, price=MappingProxyType({})):
+def answered(world, arm, *, count, cost, price=MappingProxyType({}), assumed=0.0):
     """Answers of an arm that our workers ran, each with this cost, which was priced so."""
     for _ in range(count):
         decision = world.router.submit(Query(text="q", arms=(arm,)), run_by="worker").result(30)
         outcome = make_outcome(decision_id=decision.id, now=world.now, status="answered", answer="Paris", cost=cost)
-        given = replace(outcome.cost, price=dict(price))
+        given = replace(outcome.cost, price=dict(price), assumed_dollars=assumed)
         world.store.add_outcome(replace(outcome, run_by="worker", made_by={"generator": "m"}, cost=given))
 
 
@@ -164,6 +202,18 @@ def test_an_arm_without_a_price_is_reserved_at_the_highest_listed_price(make_wor
     with world.database.read() as connection:
         expected.refresh(connection)
     assert estimate(decision) == 0.0  # the mean of its answers counts instead
+
+
+def test_answers_without_a_price_do_not_make_an_arm_cheap(make_world):
+    """If a server reports the price of some calls only, the expected dollars are the mean of these calls."""
+    world = make_world(arms={name: {"class": "no_retrieval"} for name in "ab"})
+    expected = expected_dollars(made().worker_arms, generators=made().named_generators)
+    for arm in "ab":
+        answered(world, arm, count=1, cost={"dollars": 0.02, "llm_calls": 1})
+        answered(world, arm, count=3, cost={"llm_calls": 1}, assumed=0.5)
+    with world.database.read() as connection:
+        expected.refresh(connection)
+    assert [expected.of(arm, tenant="") for arm in "ab"] == pytest.approx([0.02, 0.02])
 
 
 @pytest.mark.parametrize(
@@ -217,6 +267,15 @@ def test_a_told_price_that_differs_counts_for_arms_that_search_too(make_world):
     assert differing(world, settings) == []
     answered(world, "single_step", count=10, cost=tokens | {"dollars": 0.003}, price={"by": "told"})
     assert len(differing(world, settings)) == 1
+
+
+def test_a_cascade_is_compared_with_no_list(make_world):
+    """A cascade asks two models with different lists, so neither list says what its answers cost."""
+    world = make_world(arms={"both": {"class": "no_retrieval"}})
+    settings = made(arms={"a": {"class": "model"}, "both": CASCADE})
+    tokens = {"prompt_tokens": 800, "completion_tokens": 100, "llm_calls": 2}
+    answered(world, "both", count=10, cost=tokens | {"dollars": 0.003}, price={"by": "told"})
+    assert differing(world, settings) == []
 
 
 def test_an_implausible_told_price_is_named(make_world):

@@ -60,14 +60,15 @@ def findings_of_prices(settings: "Settings", *, database: "Database | None" = No
     if settings.budget.dollars is not None and arms and are_ours and not priced and not unpriced_by:
         what = f"it caps nothing: models in our process cost no dollars, and {', '.join(arms)} ask no other"
         yield Finding("warning", "budget.dollars", what, "set generator.token_prices, or cap budget.tokens instead")
-    rewriter = settings.conversation.rewrite.generator
-    for section, one in (("judge.generator", settings.judge.generator), ("conversation.rewrite.generator", rewriter)):
-        if budgeted and one is not None and one.server is not None and one.model not in one.prices_by_model:
-            what, remedy = (
-                "its calls have no price: budgets count only what its server tells",
-                f"set {section}.token_prices",
-            )
-            yield Finding("warning", section, what, remedy)
+    rewrite = settings.conversation.rewrite
+    rewriter = settings.generator if rewrite.by == "auto" and settings.generator.name == "openai" else None
+    asked = {"judge.generator": settings.judge.generator, "generator": None if rewrite.generator else rewriter}
+    asked["conversation.rewrite.generator"] = rewrite.generator if rewrite.by == "auto" else None
+    for section, one in asked.items():
+        is_unpriced = one is not None and one.server is not None and one.model not in one.prices_by_model
+        if budgeted and is_unpriced and section not in unpriced_by:
+            what = "its calls have no price: budgets count only what its server tells"
+            yield Finding("warning", section, what, f"set {section}.token_prices")
     for section, unpriced in unpriced_by.items():
         unknown = [arm for arm in unpriced if expected.of(arm, tenant="") is None or arm in expected.assuming]
         if not unknown:

@@ -130,11 +130,11 @@ def charge(
     prices, at = lists.get(listing), time.time()
     price: dict[str, Any] = {"tier": tier} if tier else {}
     listed = None if prices is None else tokens.dollars(prices, tier=tier, at=at)
-    counts = told is not None and is_plausible(told, listed=listed or 0.0)
-    if told is not None and not counts:
+    told = None if listed is not None and prefers == "listed" else told
+    is_told = told is not None and is_plausible(told, listed=listed or 0.0)
+    if told is not None and not is_told:
         log.warning("the server of %s told $%g for a call, which is implausible: it does not count", model, told)
         price["refused"] = f"{told:g}"
-    is_told = counts and (listed is None or prefers == "told")
     row = None if is_told else met_row(prices or (), prompt=tokens.read, tier=tier, at=at)
     price |= {"by": "told"} if is_told else {} if listing == model else {"model": listing}
     price |= {} if row is None else {"row": {name: row[name] for name in row if name not in PRICES}}

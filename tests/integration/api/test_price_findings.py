@@ -79,6 +79,15 @@ def test_a_judge_and_a_rewriter_without_a_price_are_named_where_budgets_pay(pric
     assert sum("its calls have no price" in line for line in lines(settings)) == found
 
 
+@pytest.mark.parametrize(("by", "found"), [("auto", 1), ("off", 0)])
+def test_a_default_generator_that_only_rewrites_is_named(by, found):
+    """Without a generator of its own, a rewrite asks the default one, which may be the generator of no arm."""
+    arms, rewrite = {"a": {"class": "model", "generator": "large"}}, {"rewrite": {"by": by}}
+    given = {"arms": arms, "generator": server(), "generators": {"large": server(PRICED)}, "conversation": rewrite}
+    named = lines(made(**given, tenants={"acme": {"dollars_per_day": 3.0}}))
+    assert [line.startswith("generator: its calls have no price") for line in named] == [True] * found
+
+
 def test_a_limit_of_dollars_over_models_in_our_process_caps_nothing():
     """A limit of dollars for each answer is named if no arm can have a cost in dollars."""
     arms, scripted = {"single_step": {}, "no_retrieval": {}}, {"name": "scripted"}

@@ -142,6 +142,7 @@ def test_a_repeated_call_has_no_price_of_the_call_before():
         (None, None, "told", 0.0, {}),
         (0.2, 0.002, "told", 0.2, {"by": "told"}),
         (0.21, 0.002, "told", 0.002, {"refused": "0.21"}),
+        (0.21, 0.002, "listed", 0.002, {}),
         (0.5, 0.0, "told", 0.5, {"by": "told"}),
         (0.5, 0.0, "listed", 0.0, {}),
     ],

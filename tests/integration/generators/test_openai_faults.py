@@ -188,8 +188,12 @@ def test_nothing_is_booked_where_nothing_was_asked():
 
 @pytest.mark.parametrize(
     ("first", "dollars"),
-    [(b"", 0.0), (b"HTTP/1.1 200 OK\r\nx-litellm-response-cost: 0.5\r\ncontent-length: 99\r\n\r\n", 0.5)],
-    ids=["no reply", "a price in the headers"],
+    [
+        (b"", 0.0),
+        (b"HTTP/1.1 200 OK\r\nx-litellm-response-cost: 0.5\r\ncontent-length: 99\r\n\r\n", 0.5),
+        (b"HTTP/1.1 502 No\r\nx-litellm-response-cost: 0.5\r\ncontent-length: 0\r\n\r\n", 0.5),
+    ],
+    ids=["no reply", "a price in the headers", "a price in the headers of an error"],
 )
 def test_an_attempt_that_is_repeated_is_booked(first, dollars):
     """An answer at the second attempt costs the prompt of the first one too, since the server may have read it, or

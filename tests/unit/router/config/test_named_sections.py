@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ragbandit.router.config.loading import load
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.workers.setup.generators import make_generator
@@ -90,6 +90,10 @@ def test_a_price_of_any_generator():
     ).generator
     asked = Request(prompt=Prompt(instructions="", body="Who was it?"), max_tokens=8)
     assert asyncio.run(make_generator(chosen).complete(asked)).dollars == 3 * 1.0 + 2 * 2.0
+    rows = [{"above": 2, "input": 2e6, "output": 2e6}]
+    chosen = GeneratorSettings.model_validate(chosen.model_dump() | {"token_prices": price | {"rows": rows}})
+    done = asyncio.run(make_generator(chosen).complete(asked))
+    assert (done.dollars, done.price) == (10.0, {"row": {"above": 2}})
 
 
 @pytest.mark.parametrize("fetch", [False, True])

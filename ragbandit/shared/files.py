@@ -1,4 +1,4 @@
-"""Files and folders: reads of users' files, atomic writes, remote folders, cached arrays."""
+"""Files and folders: reads of users' files, atomic writes, remote folders."""
 
 import codecs
 import contextlib
@@ -6,7 +6,6 @@ import errno
 import hashlib
 import importlib.util
 import io
-import logging
 import os
 import select
 import shutil
@@ -14,17 +13,12 @@ import stat
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 from ragbandit.shared.errors import ConfigError, required_module
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-log = logging.getLogger("ragbandit.cache")
 
 _PREFIX = ".new-"
 
@@ -117,21 +111,11 @@ def text_of_file(data: bytes) -> str:
         raise ValueError(f"it is not {encoding.removesuffix('-sig').upper()}") from error
 
 
-def cache_root(cache: Path | None = None) -> Path:
-    """The folder of caches: `cache`, by default `$XDG_CACHE_HOME/ragbandit` or `~/.cache/ragbandit`. Without a writable
-    home, as in a pod, it is a folder of this user among the temporary files.
-    """
-    given = cache or os.environ.get("XDG_CACHE_HOME")
-    root = os.path.join(given or os.path.expanduser("~/.cache"), "ragbandit")
-    nearest = next(filter(os.path.exists, map(str, Path(root).parents)))
-    has_home = given or os.path.exists(root) or (not root.startswith("~") and os.access(nearest, os.W_OK))
-    return (cache or Path(root)) if has_home else Path(tempfile.gettempdir()) / f"ragbandit-{os.getuid()}"
-
-
 def private_socket(folder: str) -> Path:
     """Path of the Unix socket of this user's server for `folder`. It is short, since the limit is 107 bytes."""
     name = hashlib.sha256(str(Path(folder).absolute()).encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"ragbandit-{os.getuid()}-{name}.sock"
+    path = Path(tempfile.gettempdir()) / f"ragbandit-{os.getuid()}-{name}.sock"
+    return path if len(os.fsencode(path)) <= 107 else Path("/tmp", path.name)  # noqa: S108 - the name is of this user
 
 
 def private_folder(path: Path) -> None:
@@ -206,30 +190,6 @@ def replace_folder(target: Path, *, by: Path) -> None:
         target.rename(old)
     by.rename(target)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def cached_arrays(
-    kind: str, key: str, *, build: "Callable[[], dict[str, npt.NDArray[Any]]]", cache: Path | None = None
-) -> "dict[str, npt.NDArray[Any]]":
-    """Load arrays from a cache file, or build and cache them if the file is missing or damaged.
-
-    kind: subfolder of the cache
-    key: name of the file; it must identify everything that the arrays depend on
-    cache: root folder, see `cache_root`
-    """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file, save
-
-    file = cache_root(cache) / kind / f"{key[:32]}.safetensors"
-    try:
-        return dict(load_file(file))
-    except (OSError, SafetensorError):
-        arrays = build()
-    try:
-        write_file(file, save(arrays), durable=False)
-    except OSError as error:
-        log.warning("the cache file %s cannot be written, so it is computed again at the next start: %s", file, error)
-    return arrays
 
 
 _FSSPEC = "give a path, or a URL that fsspec knows, as s3://bucket/folder, with its package installed"

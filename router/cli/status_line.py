@@ -13,7 +13,8 @@ from pathlib import Path
 from subprocess import DEVNULL, Popen
 from typing import Final
 
-from ragbandit.shared.files import cache_root, write_file
+from ragbandit.shared.caches import cache_root
+from ragbandit.shared.files import write_file
 from ragbandit.shared.texts.formats import duration, one_line
 
 #: age from which a new line is made, seconds

@@ -29,8 +29,8 @@ from ragbandit.router.encoders.features import (
 from ragbandit.router.encoders.forward import TokenBatch, TruncatingTokenizer, load_transformer, token_batches
 from ragbandit.router.encoders.half_precision import half_precision_hash
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
+from ragbandit.shared.caches import cached_arrays
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.files import cached_arrays
 
 log = logging.getLogger("ragbandit.encoder")
 

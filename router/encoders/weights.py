@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from ragbandit.router.encoders.weight_formats import convert_gguf, convert_onnx_encoder
+from ragbandit.shared.caches import cache_root
 from ragbandit.shared.errors import ConfigError, required_module
-from ragbandit.shared.files import atomic_folder, cache_root, open_file, read_text, write_file
+from ragbandit.shared.files import atomic_folder, open_file, read_text, write_file
 from ragbandit.shared.proxies import httpx_options
 from ragbandit.shared.texts.formats import did_you_mean
 
@@ -203,12 +204,10 @@ def _from_hub(name: str) -> tuple[Path | None, str]:
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     if not _is_reachable(endpoint):
         return None, f"the hub {endpoint} did not answer within {_REACH_SECONDS:g} s"
-    import httpx
-
     hub = required_module("huggingface_hub", extra="models")
     try:
         folder = Path(hub.snapshot_download(name, allow_patterns=list(_HUB_FILES), etag_timeout=_REACH_SECONDS))
-    except (OSError, ValueError, httpx.HTTPError) as error:
+    except Exception as error:  # releases of the hub's package raise errors of different packages
         return None, f"the hub failed: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
     return (folder, f"the hub, {name}") if _is_usable(folder) else (None, f"{name} on the hub has no safetensors")
 
@@ -221,10 +220,11 @@ def _is_reachable(endpoint: str) -> bool:
     import httpx
 
     answers: list[int] = []
+    options = httpx_options(endpoint)
 
     def ask() -> None:
         try:
-            answers.append(httpx.head(endpoint, timeout=_REACH_SECONDS, **httpx_options(endpoint)).status_code)
+            answers.append(httpx.head(endpoint, timeout=_REACH_SECONDS, **options).status_code)
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             log.debug("hub probe: %r", error)
 

@@ -1,14 +1,26 @@
 """Outages of Redis. Each is logged once, and callers skip Redis for PAUSE_S after a failure."""
 
 import logging
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from ragbandit.router.telemetry.routines import StoreOutage
 
 #: seconds after a failure for which callers skip Redis
 PAUSE_S = 2.0
+
+
+def is_listening(path: Path) -> bool:
+    """Whether a server listens at this Unix socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
 
 
 class Outage(StoreOutage):

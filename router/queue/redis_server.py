@@ -2,10 +2,10 @@
 
 import logging
 import shutil
-import socket
 import time
 from pathlib import Path
 
+from ragbandit.router.queue.outage import is_listening
 from ragbandit.shared.errors import ConfigError, QueueError
 from ragbandit.shared.files import private_folder, private_socket
 from ragbandit.shared.processes.child_process import end_children
@@ -18,16 +18,6 @@ log = logging.getLogger("ragbandit.jobs")
 START_S, STOP_S = 10.0, 5.0
 #: seconds between two health checks, and number of failed checks in a row before a restart
 LOOK_S, MISSES = 1.0, 6
-
-
-def is_listening(path: Path) -> bool:
-    """Whether a server listens at this Unix socket."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(str(path))
-        except OSError:
-            return False
-    return True
 
 
 class RedisServer(SupervisedProcess):

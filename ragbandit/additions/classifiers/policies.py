@@ -49,8 +49,9 @@ from ragbandit.router.policies.base import (
 )
 from ragbandit.router.policies.finetuned.params import EXAMPLE, HEAD, RIGHT, ReadingParams
 from ragbandit.router.policies.finetuned.reading import load_reader
+from ragbandit.shared.caches import cache_root
 from ragbandit.shared.errors import ConfigError, InvalidInput, SnapshotError
-from ragbandit.shared.files import atomic_folder, cache_root, free_folder, read_text
+from ragbandit.shared.files import atomic_folder, free_folder, read_text
 from ragbandit.shared.types import ArmName, Features, Json, Query, TableRow
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from ragbandit.router.learning.examples import Joining
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.queue.notifier import Jobs, MemoryJobs
-from ragbandit.router.queue.redis_server import is_listening
+from ragbandit.router.queue.outage import is_listening
 from ragbandit.router.serving.setup.estimates import expected_dollars
 from ragbandit.router.serving.setup.requirements import (
     EncoderChoice,

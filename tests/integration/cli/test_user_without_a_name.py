@@ -45,7 +45,7 @@ NAMED = {"HOME", "USER", "LOGNAME", "LNAME", "USERNAME", "XDG_CACHE_HOME", "TMPD
 CACHE = """
 import os
 from pathlib import Path
-from ragbandit.shared.files import cache_root
+from ragbandit.shared.caches import cache_root
 cache_root().mkdir(exist_ok=True)
 try:
     Path("/root-file").touch()

@@ -5,8 +5,9 @@ import os
 import numpy as np
 import pytest
 
+from ragbandit.shared.caches import cached_arrays
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.files import Folder, atomic_folder, cached_arrays, check_root, replace_folder, write_file
+from ragbandit.shared.files import Folder, atomic_folder, check_root, private_socket, replace_folder, write_file
 from tests.support.waiting import at_once
 
 
@@ -145,3 +146,12 @@ def test_a_url_that_cannot_be_used_is_refused(monkeypatch):
             assert said in (refused.remedy or "")
     for fine in ("/a/folder", "memory://folder", "file:///a"):
         check_root(fine, field="snapshots")
+
+
+@pytest.mark.parametrize("size", [20, 90])
+def test_the_path_of_a_socket_fits_its_limit(monkeypatch, size):
+    """With a long TMPDIR the socket of a server is in /tmp, since its path may have 107 bytes."""
+    monkeypatch.setattr("tempfile.tempdir", "/" + "t" * size)
+    path = private_socket("data")
+    assert len(str(path)) <= 107
+    assert str(path.parent) == ("/tmp" if size > 80 else f"/{'t' * size}")

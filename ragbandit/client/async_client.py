@@ -422,7 +422,7 @@ class AsyncClient:
             else:
                 if 200 <= received.status < 300:
                     return received.opened or received
-                failure = exchange.error_of_reply(received, path=call.path)
+                failure = exchange.error_of_reply(received, path=f"{call.path}{limits.route}")
                 pause = exchange.pause_after(received, attempts=attempts)
             if pause is None or attempts > limits.retries or time.monotonic() + pause >= ends:
                 raise failure

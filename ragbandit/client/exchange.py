@@ -15,7 +15,7 @@ from ragbandit.shared import errors
 from ragbandit.shared.errors import InvalidInput, LimitReached, NotReady, Overloaded, RagBanditError
 from ragbandit.shared.model_servers.outbound import retry_pause
 from ragbandit.shared.model_servers.waits import retry_after_s
-from ragbandit.shared.proxies import httpx_options
+from ragbandit.shared.proxies import httpx_options, proxy_in_words
 from ragbandit.shared.texts.plain_values import for_json
 from ragbandit.shared.texts.redaction import without_secrets
 from ragbandit.shared.types import DecisionUnit, OutcomeStatus
@@ -48,6 +48,11 @@ class Connection:
         """The URL without secrets."""
         return without_secrets(self.url or "")
 
+    @property
+    def route(self) -> str:
+        """The proxy in words, for messages; "" without one."""
+        return proxy_in_words(self.url or "")
+
     def pool(self) -> dict[str, Any]:
         """Arguments of httpx.Client and httpx.AsyncClient."""
         limits = httpx.Limits(max_connections=self.connections, max_keepalive_connections=min(20, self.connections))
@@ -78,7 +83,7 @@ def _check_url(url: str) -> str:
         shown = without_secrets(url) if isinstance(url, str) else type(url).__name__
         message = f"{shown!r:.200} is not the URL of a service"
         raise InvalidInput(message, field="url", remedy=f"write it as {DEFAULT_URL}")
-    return url
+    return url.rstrip("/")
 
 
 def _check_key(key: str) -> str:
@@ -184,10 +189,9 @@ def unreachable_error(error: Exception, *, call: Call, connection: Connection) -
         remedy = "send the same id again to get the result, or raise timeout_s"
         return NotReady(f"the service at {where} did not answer in time", remedy=remedy)
     reason = without_secrets(str(error)) or type(error).__name__
-    return NotReady(
-        f"no service answered at {where}: {reason}",
-        remedy="check the URL (on the command line --url or RAGBANDIT_URL), and that the service is running",
-    )
+    remedy = "check the URL (on the command line --url or RAGBANDIT_URL), and that the service is running"
+    remedy += ", or list its host in NO_PROXY" if connection.route else ""
+    return NotReady(f"no service answered at {where}{connection.route}: {reason}", remedy=remedy)
 
 
 def error_of_reply(received: ReceivedReply, *, path: str) -> RagBanditError:

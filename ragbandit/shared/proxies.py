@@ -22,12 +22,15 @@ from ragbandit.shared.errors import ConfigError
 
 log = logging.getLogger("ragbandit.proxies")
 
+#: variables of requests and curl with a file or a folder of certificates
+_BUNDLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 #: names of loopback in the file of hosts of Linux
-_LOOPBACK: Final = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
+_LOOPBACK: Final = ("localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback")
 #: ports of a URL without one
 _PORTS: Final = {"http": 80, "https": 443}
-_HTTP: Final = ("http://", "https://")
+#: what a file of variables may leave around a value: line breaks, and quotes that only a shell removes
+_AROUND: Final = " \t\r\n\"'"
 
 
 def proxy_of(url: str) -> str | None:
@@ -35,19 +38,29 @@ def proxy_of(url: str) -> str | None:
     proxies = getproxies()
     parts = urlsplit(url)
     kind = parts.scheme if proxies.get(parts.scheme) else "all"
-    proxy = proxies.get(kind, "").strip()
+    proxy = proxies.get(kind, "").strip(_AROUND)
     port = parts.port or _PORTS.get(parts.scheme)
     if not proxy or _is_direct(parts.hostname or "", port=port, listed=proxies.get("no")):
         return None
     proxy = proxy if "://" in proxy else f"http://{proxy}"
-    if not proxy.lower().startswith(_HTTP):
+    if proxy.lower().startswith("socks"):
         _warn_of(proxy.partition(":")[0])
         return None
     with suppress(ValueError):  # the port is no number, or a bracket is missing
-        if urlsplit(proxy).hostname and urlsplit(proxy).port != 0:
+        given = urlsplit(proxy)
+        # A path, a query or a fragment begins within a password: the address before it is not the proxy's.
+        is_whole = not (given.path.strip("/") or given.query or given.fragment)
+        if given.scheme in _PORTS and given.hostname and given.port != 0 and is_whole:
             return proxy
-    name, remedy = f"{kind.upper()}_PROXY", "for example http://proxy.example.org:3128"
+    name = f"{kind.upper()}_PROXY"
+    remedy = "for example http://proxy.example.org:3128; in a password write / as %2F, # as %23 and ? as %3F"
     raise ConfigError(f"{name} is not the URL of a proxy", field=name, remedy=remedy)
+
+
+def proxy_in_words(url: str) -> str:
+    """The proxy of calls of this URL, for messages: " through the proxy http://HOST:PORT", or "" without one."""
+    proxy = urlsplit(proxy_of(url) or "")
+    return f" through the proxy {proxy.scheme}://{proxy.netloc.rpartition('@')[2]}" if proxy.scheme else ""
 
 
 @functools.cache
@@ -65,6 +78,10 @@ def httpx_options(url: str) -> dict[str, Any]:
     is_secure = any(each.lower().startswith("https:") for each in (url, proxy or ""))
     # A context without authorities takes no time to make, and trusts nobody, if the address is changed after all.
     verify = certificates() if is_secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if proxy is not None and proxy.lower().startswith("https:"):
+        import httpx
+
+        return {"proxy": httpx.Proxy(proxy, ssl_context=verify), "verify": verify, "trust_env": False}
     return {"proxy": proxy, "verify": verify, "trust_env": False}
 
 
@@ -75,21 +92,26 @@ def _context(file: str | None, folder: str | None) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=file or (None if folder else certifi.where()), capath=folder)
 
 
-def certificates() -> ssl.SSLContext:
-    """Certificate authorities: $SSL_CERT_FILE, $SSL_CERT_DIR or $REQUESTS_CA_BUNDLE, a file or a folder; else certifi,
-    since many container images have none.
+def certificate_paths() -> tuple[str | None, str | None, str | None]:
+    """(file, folder, variable that names them first): $SSL_CERT_FILE and $SSL_CERT_DIR, else a file or a folder in
+    $REQUESTS_CA_BUNDLE or $CURL_CA_BUNDLE.
     """
-    file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
-    bundle = os.environ.get("REQUESTS_CA_BUNDLE")
-    is_bundle = bool(bundle) and not (file or folder)
-    if is_bundle:
-        file, folder = (None, bundle) if os.path.isdir(str(bundle)) else (bundle, None)
+    file, folder = os.environ.get("SSL_CERT_FILE") or None, os.environ.get("SSL_CERT_DIR") or None
+    name = "SSL_CERT_FILE" if file else "SSL_CERT_DIR" if folder else next(filter(os.environ.get, _BUNDLES), None)
+    if name in _BUNDLES:
+        bundle = os.environ[name]
+        file, folder = (None, bundle) if os.path.isdir(bundle) else (bundle, None)
+    return file, folder, name
+
+
+def certificates() -> ssl.SSLContext:
+    """Certificate authorities of `certificate_paths`, else of certifi, since many container images have none."""
+    file, folder, name = certificate_paths()
     try:
         if folder and not file and not any(map(os.path.isdir, folder.split(os.pathsep))):  # OpenSSL would trust nobody
             raise NotADirectoryError("this is not a folder")
-        return _context(file or None, folder or None)
+        return _context(file, folder)
     except OSError as error:
-        name = "REQUESTS_CA_BUNDLE" if is_bundle else "SSL_CERT_FILE" if file else "SSL_CERT_DIR"
         message = f"the certificates in {file or folder} ({name}) cannot be read: {error.strerror or error}"
         raise ConfigError(message, field=name, remedy="let it name certificates in PEM form") from error
 
@@ -97,7 +119,7 @@ def certificates() -> ssl.SSLContext:
 def _is_direct(host: str, *, port: int | None, listed: str | None) -> bool:
     host = host.lower().rstrip(".")
     address = _address(host)
-    entries = re.split(r"[\s,;]+", listed or "")
+    entries = re.split(r"[\s,;\"']+", listed or "")
     return _is_here(host, address) or any(_matches(entry, host=host, address=address, port=port) for entry in entries)
 
 
@@ -109,11 +131,11 @@ def _is_here(host: str, address: _Address | None) -> bool:
         return True
     kind = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
-        with socket.socket(kind, socket.SOCK_DGRAM) as bound:
-            bound.bind((str(address), 0))  # only an address of this machine can be bound
+        with socket.socket(kind, socket.SOCK_DGRAM) as route:
+            route.connect((str(address), 9))  # sends nothing; packets to this machine leave from the address itself
+            return bool(route.getsockname()[0] == str(address))
     except OSError:
         return False
-    return True
 
 
 def _matches(entry: str, *, host: str, address: _Address | None, port: int | None) -> bool:
@@ -131,7 +153,7 @@ def _matches(entry: str, *, host: str, address: _Address | None, port: int | Non
     listed = _address(entry)
     if listed is not None or address is not None:
         return listed == address if listed is not None else "*" in entry and fnmatchcase(host, entry)
-    name = entry.removeprefix("*").strip(".")
+    name = entry.removeprefix("*.").strip(".")
     is_below = host == name or host.endswith(f".{name}")
     return is_below if name and "*" not in name else fnmatchcase(host, entry)
 

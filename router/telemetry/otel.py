@@ -9,8 +9,10 @@ from typing import Any, Final, Unpack
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.tracing import Attribute, Span, SpanOptions, Tracing
 from ragbandit.shared.errors import missing_package
+from ragbandit.shared.proxies import certificate_paths, proxy_of
 
 try:
+    import requests
     from opentelemetry import trace
     from opentelemetry.context import Context
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -120,5 +122,11 @@ def open_telemetry(*, process: str) -> OpenTelemetry:
     if not os.environ.get("OTEL_SERVICE_NAME"):
         attributes["service.name"] = _SCOPE
     tracers = TracerProvider(resource=Resource.create(attributes), shutdown_on_exit=False)
-    tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    exporter = OTLPSpanExporter(session=(session := requests.Session()))
+    # Proxies and certificates are those of all other calls, unless OTEL_EXPORTER_OTLP_CERTIFICATE names others.
+    session.trust_env, session.proxies = False, {"all": proxy_of(exporter._endpoint) or ""}  # noqa: SLF001
+    if session.verify is True:
+        file, folder, _ = certificate_paths()
+        session.verify = file or folder or True
+    tracers.add_span_processor(BatchSpanProcessor(exporter))
     return OpenTelemetry(tracers)

@@ -22,6 +22,7 @@ from ragbandit.shared.model_servers.outbound import credentials_of, retry_pause,
 from ragbandit.shared.model_servers.request_repairs import MOST_REPEATS, Repair, RepairedRequest, repair_request
 from ragbandit.shared.model_servers.token_usage import CHARACTERS, Preference, Tokens, used_tokens
 from ragbandit.shared.model_servers.told_prices import charge
+from ragbandit.shared.proxies import proxy_in_words
 from ragbandit.shared.reading.thread import ReadingStuck
 from ragbandit.shared.texts.json_values import json_bytes
 from ragbandit.shared.texts.redaction import variable_or_hidden
@@ -269,9 +270,8 @@ class OpenAiGenerator(Generator):
 
     def _failure_of_call(self, error: Exception, *, call: "PromptCall") -> ArmFailed:
         tries = f" after {call.attempts} attempts" if call.attempts > 1 else ""
-        message = (
-            f"{self.name} did not answer{tries}: {error_line(error, address=self._address, secrets=self._secrets)}"
-        )
+        line = error_line(error, address=self._address, secrets=self._secrets)
+        message = f"{self.name} did not answer{proxy_in_words(self._address)}{tries}: {line}"
         failure, is_refused = call.failure_of(error)
         failure = failure.without_keys(self._secrets)
         remedy = self._remedy(error, failure=failure)
@@ -297,13 +297,15 @@ class OpenAiGenerator(Generator):
         if failure.inability == "context":
             return "set generator.context_tokens to the server's limit, or less"
         if failure.kind in ("unreachable", "broken"):
-            return "start the server, or correct generator.openai.base_url"
+            remedy = "start the server, or correct generator.openai.base_url"
+            return f"{remedy}, or list its host in NO_PROXY" if proxy_in_words(self._address) else remedy
         variable = variable_or_hidden(self._options.api_key_env)
         return {
             **dict.fromkeys(range(300, 400), "put that address into generator.openai.base_url, if it is right"),
             400: "the server does not accept the request: see generator.openai.fields and max_tokens_field",
             401: f"put a valid key into the environment variable {variable}",
             403: f"put a key with this permission into the environment variable {variable}",
+            407: "let HTTP_PROXY have the proxy's user and password, as http://USER:PASSWORD@HOST:PORT",
             404: "check generator.model, generator.openai.base_url and generator.openai.api",
         }.get(failure.status or 0)
 

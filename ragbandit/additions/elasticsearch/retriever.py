@@ -5,15 +5,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import numpy.typing as npt
+import urllib3
+from elastic_transport import NodeConfig, Urllib3HttpNode
 from elasticsearch import ApiError, BadRequestError, Elasticsearch, TransportError
 from elasticsearch.helpers import BulkIndexError, bulk
+from urllib3.util import make_headers
 
 from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput, RagBanditError, encodable
 from ragbandit.shared.model_servers.outbound import check_address, shown_address
+from ragbandit.shared.proxies import certificates, proxy_in_words, proxy_of
 from ragbandit.shared.texts.text_forms import words
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
@@ -39,12 +45,13 @@ _REMEDIES: Final = (
     ("read-only", "make room if the disk is full, then set to null the index's or cluster's setting blocks.read_only"),
     ("[forbidden/", "remove the block that the reason names: PUT /_all/_settings or PUT /_cluster/settings"),
     ("cluster_block", "wait until the cluster has a master and has recovered; GET /_cluster/health shows it"),
+    ("compatible-with", "the server is older than the client: install a release of `elasticsearch` with its number"),
     ("mapp", f"the index has another mapping: build it again: {_BUILD}"),
     ("<413>", "shorten the passages, or raise http.max_content_length of the server or the limit of the proxy"),
     ("<429>", "the server is overloaded: try again later, or give it more memory"),
     ("<50", "the server or a proxy in front of it is not ready: try again later, and see its log"),
 )
-_URL_REMEDY = "write http://host:9200"
+_URL_REMEDY = "write http://host:9200, or the address of a project as https://NAME.es.REGION.aws.elastic.cloud"
 _FIELDS: Final = ["id", "title", "text", "url"]
 #: mapping of a field that is stored, but not searched
 _STORED: Final = {"type": "keyword", "index": False, "doc_values": False}
@@ -77,13 +84,18 @@ class ElasticsearchRetriever(Retriever):
         self, url: str, *, index: str, search: Search = "words", api_key: str | None = None, timeout_s: float = 10.0
     ) -> None:
         check_address(url, field="retriever.url", remedy=_URL_REMEDY)
-        self.index = index
+        self.index, self._url = index, url
         self.name = self._label = f"elasticsearch:{search}"
         # The retriever has threads of its own: a server that hangs must not block all threads of the event loop.
         self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="ragbandit-elasticsearch")
         try:
             self._client = Elasticsearch(
-                url, api_key=api_key, request_timeout=timeout_s, max_retries=2, connections_per_node=CONNECTIONS
+                url,
+                api_key=_sent_key(api_key),
+                request_timeout=timeout_s,
+                max_retries=2,
+                connections_per_node=CONNECTIONS,
+                node_class=_Node,
             )
         except ValueError as error:
             message = f"{shown_address(url)!r} is not a url: {error}"
@@ -245,7 +257,7 @@ class ElasticsearchRetriever(Retriever):
             status, body = error.status_code, error.body
             refused = "the request"
         else:
-            reason = f"Elasticsearch does not answer: {error}"
+            reason = f"Elasticsearch does not answer{proxy_in_words(self._url)}: {error}"
             return kind(reason, field="retriever.url", remedy="start it, or correct retriever.url")
         name, reason = _error_cause(body)
         reply = f"{status}, {': '.join(filter(None, (name, reason))) or str(error)[:_MAX_REASON]}"
@@ -258,6 +270,35 @@ class ElasticsearchRetriever(Retriever):
         signs = f"<{status}> {name} {reason}".lower()
         remedy = next((remedy for sign, remedy in _REMEDIES if sign in signs), "see the Elasticsearch server's log")
         return kind(f"Elasticsearch refuses {refused}: {reply}", remedy=remedy)
+
+
+class _Node(Urllib3HttpNode):  # type: ignore[misc] # its package has no types
+    """Asks by the rule of all other calls: through the proxy, and by the certificates, of shared/proxies.py."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        super().__init__(config)
+        address = self.base_url.removesuffix(self.path_prefix)
+        proxy = urlsplit(proxy_of(address) or "")
+        options: dict[str, Any] = {"maxsize": config.connections_per_node, "block": True}
+        options["timeout"] = urllib3.Timeout(total=config.request_timeout)
+        if "https" in (config.scheme, proxy.scheme):
+            options["ssl_context"] = certificates()
+        pools = urllib3.PoolManager(**options)
+        if proxy.scheme:
+            login = unquote(f"{proxy.username}:{proxy.password or ''}") if proxy.username else None
+            options |= {"proxy_headers": make_headers(proxy_basic_auth=login)}
+            pools = urllib3.ProxyManager(proxy.geturl(), proxy_ssl_context=options.get("ssl_context"), **options)
+
+        def send(method: str, target: str, **given: Any) -> urllib3.BaseHTTPResponse:
+            return pools.urlopen(method, f"{address}{target}", redirect=False, **given)
+
+        self.pool: Any = SimpleNamespace(urlopen=send, close=pools.clear)
+
+
+def _sent_key(key: str | None) -> str | tuple[str, str] | None:
+    """The key in the client's form. Elastic shows it as one text, or as an id and a key with a colon in between."""
+    name, colon, secret = (key or "").strip().partition(":")
+    return (name, secret) if colon else name or None
 
 
 def _not_ours(name: str) -> ConfigError:

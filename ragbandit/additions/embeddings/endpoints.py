@@ -46,6 +46,7 @@ from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_ur
 from ragbandit.shared.model_servers.outbound import credentials_of
 from ragbandit.shared.model_servers.token_usage import Tokens, add_usage, tokens_of
 from ragbandit.shared.model_servers.told_prices import charge, told_dollars
+from ragbandit.shared.proxies import proxy_in_words
 from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import Query, Sent
 
@@ -147,7 +148,8 @@ class EmbeddingsServer:
         return replies[0] if replies and isinstance(replies[0], dict) else {}, reply.told
 
     def fault(self, error: Exception) -> ServerFault:
-        cause = error_line(error, address="the server of embeddings", secrets=self._secrets)
+        where = f"the server of embeddings{proxy_in_words(self._server.url)}"
+        cause = error_line(error, address=where, secrets=self._secrets)
         return ServerFault(cause, failure=failure_of_error(error).without_keys(self._secrets), remedy=None)
 
     async def close(self) -> None:

@@ -28,7 +28,7 @@ _MESSAGES: Final = (
 NO_ERROR: Final = ("", "success", "ok", "none", "null")
 #: status -> kind; other statuses are "failed" (5xx), "refused" (4xx) or "denied" (3xx: redirects are not followed)
 _KINDS: Final[Mapping[int, FailureKind]] = {
-    **dict.fromkeys((401, 402, 403, 404, 410), "denied"),
+    **dict.fromkeys((401, 402, 403, 404, 407, 410), "denied"),
     **dict.fromkeys((408, 504), "timeout"),
     429: "limited",
     # 424: the model failed (TGI, Bedrock). 425: too early. 498: no capacity (Groq). 499: a proxy gave up.

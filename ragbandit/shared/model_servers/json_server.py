@@ -11,7 +11,7 @@ import httpx
 from ragbandit.shared.model_servers.error_replies import failure_of_error, failure_of_status, server_message
 from ragbandit.shared.model_servers.failures import Failure, ServerFailed
 from ragbandit.shared.model_servers.outbound import credentials_of, decompressed, redirect_message, shown_address
-from ragbandit.shared.proxies import httpx_options
+from ragbandit.shared.proxies import httpx_options, proxy_in_words
 from ragbandit.shared.reading.thread import LARGE, READING, ReadingStuck
 from ragbandit.shared.texts.json_values import json_value
 from ragbandit.shared.texts.redaction import without_keys
@@ -112,7 +112,7 @@ class JsonServer:
         elif failure.kind == "unreachable":
             message = f"it cannot be reached ({error})"
             remedy = f"start the {self.what}, or correct {self.section}.url"
-        message = f"{self.shown_url} cannot be asked: {self.redact(message)}"
+        message = f"{self.shown_url} cannot be asked{proxy_in_words(self.url)}: {self.redact(message)}"
         return ServerFailed(message, failure=failure, remedy=remedy)
 
     def _read(self, response: httpx.Response) -> object:
@@ -120,7 +120,8 @@ class JsonServer:
         if not response.is_success:
             body = response.text[:_READ] if status in (429, 503) else None  # it may say how long to wait
             failure = failure_of_status(status, headers=response.headers, body=body) if status >= 300 else unreadable
-            message, remedy = f"{self.shown_url} cannot be asked: {self._shown_reply(response)}", self._log_remedy
+            route, remedy = proxy_in_words(self.url), self._log_remedy
+            message = f"{self.shown_url} cannot be asked{route}: {self._shown_reply(response)}"
             if 300 <= status < 400:
                 remedy = f"put that address into {self.section}.url, if it is right"
             raise ServerFailed(message, failure=failure, remedy=remedy)

@@ -21,6 +21,7 @@ VARIABLES = (
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
     "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
 )
 
 
@@ -50,6 +51,12 @@ def environ(monkeypatch):
         ({"ALL_PROXY": "socks5://proxy.example:1080"}, "https://model.example/v1", None),
         ({"HTTP_PROXY": ""}, "http://model.example/v1", None),
         ({"HTTP_PROXY": f" {PROXY}\n"}, "http://model.example/v1", PROXY),
+        ({"HTTP_PROXY": f'"{PROXY}"'}, "http://model.example/v1", PROXY),
+        (
+            {"HTTP_PROXY": "http://me:p@w@proxy.example:3128/"},
+            "http://model.example",
+            "http://me:p@w@proxy.example:3128/",
+        ),
         ({"http_proxy": PROXY, "HTTP_PROXY": "http://other.example:1"}, "http://model.example/v1", PROXY),
         ({"http_proxy": "", "HTTP_PROXY": PROXY}, "http://model.example/v1", None),
     ],
@@ -60,15 +67,25 @@ def test_the_proxy_of_a_scheme(environ, variables, url, proxy):
     assert proxy_of(url) == proxy
 
 
+#: proxies whose password cuts the address, and one of another protocol
+CUT = (
+    "http://me:hunter2/w@proxy.example:3128",
+    "http://me:12#hunter2@proxy.example:3128",
+    "http://me:12?hunter2@proxy.example:3128",
+    "http://me:12/hunter2@proxy.example:3128",
+    "ftp://proxy.example:3128",
+)
+
+
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
-@pytest.mark.parametrize("value", ["http://", "http://proxy.example:port", "http://[fd00::1", "//proxy.example"])
+@pytest.mark.parametrize("value", ["http://", "http://proxy.example:port", "http://[fd00::1", "//proxy.example", *CUT])
 def test_a_proxy_that_is_no_url_is_refused(environ, name, value):
     """A variable from which no client could be made is named, in place of a traceback, but only if it is needed."""
     environ(**{name: value}, NO_PROXY="model.example")
     assert proxy_of("http://model.example/v1") is None
     with pytest.raises(ConfigError) as caught:
         Client("http://other.example:8000")
-    assert caught.value.field == name.upper()
+    assert (caught.value.field, "hunter2" in str(caught.value)) == (name.upper(), False)
 
 
 def test_a_proxy_that_is_not_used_is_named(environ, caplog):
@@ -106,6 +123,10 @@ def test_a_proxy_that_is_not_used_is_named(environ, caplog):
         ("[fd00::7]", "http://[fd00::7]:8000/v1"),
         ("[fd00::7]:8000", "http://[fd00::7]:8000/v1"),
         ("10.0.0.0/8", "http://[::ffff:10.1.2.3]:8000/v1"),
+        ("10.0.0.0/255.0.0.0", "http://10.1.2.3:8000/v1"),
+        ('"localhost,10.0.0.0/8"', "http://10.1.2.3:8000/v1"),
+        ("'localhost, model.example'", "http://model.example/v1"),
+        ("*-model.example", "http://a-model.example/v1"),
         ("*", "http://model.example/v1"),
         ("other.example model.example", "http://model.example/v1"),
     ],
@@ -120,6 +141,7 @@ def test_what_is_asked_without_the_proxy(environ, listed, url):
     ("listed", "url"),
     [
         ("del.example", "http://model.example/v1"),
+        ("*-model.example", "http://model.example/v1"),
         ("model.example:8000", "http://model.example/v1"),
         ("a.model.example", "http://model.example/v1"),
         ("10.0.0.0/8", "http://11.1.2.3/v1"),
@@ -159,7 +181,7 @@ def test_every_client_can_be_made_behind_a_proxy(environ):
     assert connect(base_url="http://model.example/v1", key=None, headers={})._proxy == PROXY
 
 
-@pytest.mark.parametrize("name", ["SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"])
+@pytest.mark.parametrize("name", ["SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])
 def test_the_certificates_of_the_environment(environ, name, tmp_path):
     """A bundle that the operator names is used in place of certifi's, by each of the variables; a folder works too."""
     environ(**{name: str(tmp_path / "missing.pem")})

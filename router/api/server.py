@@ -10,6 +10,7 @@ from collections.abc import Awaitable
 from functools import partial
 from operator import itemgetter
 from typing import Final
+from urllib.parse import unquote
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -52,9 +53,9 @@ def _with_peer(app: Service, *, root_path: str) -> ASGIApp:
 
 def _set_prefix(root_path: str, scope: Scope, *, app: Service) -> None:
     """Set the prefix, and remove it from a path in which a proxy left it, unless a path of ours begins with it."""
-    scope["root_path"], path = root_path, scope["path"]
-    if f"{path}/".startswith(f"{root_path}/") and app.state.routes.find(scope["method"], path)[0] is None:
-        scope["path"] = path.removeprefix(root_path) or "/"
+    scope["root_path"], path, prefix = root_path, scope["path"], unquote(root_path)
+    if f"{path}/".startswith(f"{prefix}/") and app.state.routes.find(scope["method"], path)[0] is None:
+        scope["path"] = path.removeprefix(prefix) or "/"
 
 
 def _sent_prefix(scope: Scope) -> str:

@@ -1,6 +1,7 @@
 """Settings of the HTTP service (addresses, limits, sign-in) and of tenants (budgets, cost weights)."""
 
 import ipaddress
+import re
 from typing import Annotated, Final, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
@@ -15,8 +16,17 @@ def _network(text: str) -> str:
     return text
 
 
-#: a path as /rag, of letters, digits and -._~; no part of it is only dots
-ROOT_PATH: Final = r"^(?:/\.*[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*$"
+#: a character of a path except a dot; encoded dots, slashes and control characters are refused too
+_CHARACTER: Final = r"[A-Za-z0-9_~@:+,=-]|%(?:[346789A-Fa-f][0-9A-Fa-f]|2[0-9A-Da-d]|5[0-9ABD-Fabd-f])"
+#: a path as /rag; no part of it is only dots
+ROOT_PATH: Final = rf"(?:/\.*(?:{_CHARACTER})(?:\.|{_CHARACTER})*)*"
+
+
+def _root_path(path: str) -> str:
+    path = path.rstrip("/")
+    if re.fullmatch(ROOT_PATH, path) is None:
+        raise ValueError("this is not a path as /rag; write it without a host and a query")
+    return path
 
 
 def _url(host: str, port: int) -> str:
@@ -44,7 +54,7 @@ class ServerSettings(Section):
     admin_host: str = "127.0.0.1"
     #: path under which a proxy serves this service, as /rag: links, redirects and OpenAPI's server begin with it.
     #: "": the header X-Forwarded-Prefix counts, on connections from trusted_proxies or FORWARDED_ALLOW_IPS
-    root_path: Annotated[str, Field(pattern=ROOT_PATH, max_length=200)] = ""
+    root_path: Annotated[str, AfterValidator(_root_path), Field(max_length=200)] = ""
     #: seconds that /v1/answer waits for the answer before it replies 202, unless the request sets its own
     answer_wait_s: Annotated[float, Field(ge=0, le=600)] = 30.0
     #: number of further arms tried if an arm of the class `model` or `http` fails before its first content; 0: no

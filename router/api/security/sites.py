@@ -43,8 +43,9 @@ def check_site(headers: Headers, *, method: str, allowed: Collection[str] = ()) 
     hosts = headers.getlist("host")
     if any(site not in ("same-origin", "none") for site in sites):
         raise _foreign_site("Sec-Fetch-Site", sites[0])
-    # A page may forbid browsers to reveal its address. They then send Origin: null, but still a true Sec-Fetch-Site.
-    if not origins or (origins == ["null"] and sites == ["same-origin"]):
+    # Browsers compare the addresses themselves. Here they may differ: a page may forbid browsers to reveal its address
+    # (Origin: null), and many proxies send the service its own address as Host.
+    if not origins or sites == ["same-origin"]:
         return
     if len(origins) > 1 or len(hosts) != 1 or _host_of(origins[0]) != hosts[0].lower():
         raise _foreign_site("Origin", origins[0])

@@ -19,6 +19,11 @@ WAYS = {
     "two proxies": ({}, {"prefix": "/out/rag", "x_forwarded_prefix": "/out, /rag"}),
     "setting": ({"root_path": "/rag"}, {}),
     "setting, prefix left in the path": ({"root_path": "/rag"}, {"strips": False}),
+    "encoded, with a user's name": (
+        {},
+        {"prefix": "/user/a%40b:1", "x_forwarded_prefix": "/user/a%40b:1"},
+    ),
+    "setting, encoded, left in the path": ({"root_path": "/user/a%40b"}, {"prefix": "/user/a%40b", "strips": False}),
     "path like one of the service": ({"root_path": "/ui"}, {"prefix": "/ui"}),
 }
 
@@ -63,7 +68,8 @@ def test_every_link_of_every_page_keeps_the_path(serve, way):
         assert found.headers["location"] == f"{prefix}/ui/decisions/{decision}"
         assert re.search(rf'"?url"?: ?[\'"]{prefix}/openapi.json', http.get(f"{prefix}/docs").text)
         form = {"to": "champion", "reason": "storm"}
-        sent = http.post(f"{prefix}/ui/switch", data=form, headers={"sec-fetch-site": "same-origin"})
+        heads = {"sec-fetch-site": "same-origin", "origin": "https://rag.example"}  # this proxy sends another Host
+        sent = http.post(f"{prefix}/ui/switch", data=form, headers=heads)
         assert (sent.status_code, sent.headers["location"]) == (303, f"{prefix}/ui/policies")
     assert "servers" not in service.http.get("/openapi.json").json() or settings.get("root_path")
 
@@ -72,6 +78,7 @@ def test_a_prefix_that_is_no_path_or_comes_from_elsewhere_is_ignored(serve):
     """A header cannot put another host, a script or dots into the links, and only proxies' headers count."""
     service = serve()
     wrong = ("//evil.example", "/a//evil.example", "https://evil.example", '/"><script>', "/..", "/a/../b", "rag", "/é")
+    wrong += ("/%2e%2e", "/a%2F..", "/a%5Cb", "/%0d%0aset-cookie:a", "/a%", "/a&b", "/a'b", "/a\\b")
     with every_case() as each:
         for prefix in (*wrong, "/" + "a" * 200, "/rag, /.."):
             with each(prefix):
@@ -91,7 +98,8 @@ def test_a_prefix_from_an_address_that_is_not_trusted_is_ignored(serve, monkeypa
 
 
 def test_a_root_path_that_is_no_path_is_refused():
-    """The setting takes only a path without a last slash."""
-    for wrong in ("rag", "//rag", "/rag?x", "/rag/", "/a/../b", "https://example.org/rag", "/" + "a" * 200):
-        with pytest.raises(ValueError, match=r"root_path[\s\S]*(pattern|at most 200)"):
+    """The setting takes only a path; a last slash is dropped."""
+    for wrong in ("rag", "//rag", "/rag?x", "/a/../b", "/a/%2e%2e", "https://example.org/rag", "/" + "a" * 200):
+        with pytest.raises(ValueError, match=r"root_path[\s\S]*(not a path as /rag|at most 200)"):
             Settings(server={"root_path": wrong})
+    assert [Settings(server={"root_path": path}).server.root_path for path in ("/rag/", "/")] == ["/rag", ""]

@@ -72,6 +72,7 @@ def test_writes_of_other_sites_are_refused(http, headers):
         {"origin": "http://localhost:8100", "host": "localhost:8100", "sec_fetch_site": "same-origin"},
         {"sec_fetch_site": "none"},
         {"origin": "null", "sec_fetch_site": "same-origin"},
+        {"origin": "https://rag.example", "host": "127.0.0.1:8100", "sec_fetch_site": "same-origin"},
     ],
     ids=str,
 )

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import unquote
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -57,12 +58,31 @@ _SCHEMES: Final = {
 }
 #: option of redis-py whose value has the prefix "CERT_" in URLs for Celery
 _CERT_REQS: Final = re.compile(r"(?<=ssl_cert_reqs=)(?:CERT_)?(NONE|OPTIONAL|REQUIRED)\b", re.IGNORECASE)
+#: several hosts, of which some have a port
+_HOSTS: Final = re.compile(r"[\w.-]+(?::\d+)?(?:,[\w.-]+(?::\d+)?)+")
 
 
 def normalized_url(url: str | None) -> str | None:
     """The URL in the form that our clients take, without the line break at the end of a mounted secret."""
-    scheme, sign, rest = _CERT_REQS.sub(lambda found: found[1].lower(), (url or "").strip()).partition("://")
+    scheme, sign, rest = _CERT_REQS.sub(lambda found: found[1].lower(), (url or "").strip(" \r\n\"'")).partition("://")
+    if scheme.lower().startswith("postgres"):
+        rest = _with_hosts(rest)
     return f"{_SCHEMES.get(scheme.lower(), scheme.lower())}{sign}{rest}" if sign else url
+
+
+def _with_hosts(rest: str) -> str:
+    """An address with several hosts and ports, or with the folder of a socket, that libpq takes, as SQLAlchemy does."""
+    address, _, query = rest.partition("?")
+    login, at, place = address.rpartition("@")
+    hosts, _, name = place.partition("/")
+    folder, _, port = unquote(hosts).partition(":")
+    if ":" in hosts and _HOSTS.fullmatch(hosts):
+        named = [f"host={host}" for host in hosts.split(",")]
+    elif folder.startswith("/"):
+        named = [f"host={folder}", *([f"port={port}"] if port else [])]
+    else:
+        return rest
+    return f"{login}{at}/{name}?{'&'.join([*named, *([query] if query else [])])}"
 
 
 #: param of an arm: what it does and when it is right

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
@@ -24,6 +25,10 @@ def check_urls(settings: Settings) -> None:
         text = getattr(settings, key)
         if text:
             url = _parsed_url(text)
+            if url and _is_cut(text, host=url.host or "", key=key):
+                fault = "a character of its user or password ends the address too early"
+                remedy = "write @ as %40, / as %2F, # as %23 and ? as %3F there"
+                raise ConfigError(fault, field=key, remedy=remedy)
             scheme = url and (url.get_backend_name() if key == "database_url" else url.drivername)
             if scheme not in schemes:
                 fault = f"URLs of the kind {scheme!r} cannot be used here" if scheme else "this is not a URL"
@@ -33,6 +38,18 @@ def check_urls(settings: Settings) -> None:
                 fault = f"the driver {url.get_driver_name()!r} cannot be used here"
                 remedy = f"let the URL begin with {scheme}+{driver}://" if scheme == "postgresql" else remedy
                 raise ConfigError(fault, field=key, remedy=remedy)
+
+
+def _is_cut(text: str, *, host: str, key: str) -> bool:
+    """Whether the client of this setting would take a part of a password for the host, and print it."""
+    if key == "database_url":
+        return "@" in host
+    try:
+        parts = urlsplit(text)
+        later = f"{parts.path}{parts.fragment}" + ("" if parts.hostname else parts.query)
+        return parts.scheme != "unix" and (parts.port == 0 or "@" in later)
+    except ValueError:  # the port is no number
+        return True
 
 
 def refuse_secrets(tree: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from redis.exceptions import (
     AuthenticationError,
+    BusyLoadingError,
     ClusterCrossSlotError,
     ClusterError,
     MasterDownError,
@@ -54,22 +55,27 @@ _COMMANDS: Final[tuple[tuple[str | int, ...], ...]] = (
 _LATE: Final = "until then answers and learning are late, not lost"
 _NO_CLUSTER: Final = "Redis is in cluster mode, in which RagBandit's keys lie in several slots"
 _OTHER_REDIS: Final = "use a Redis without cluster mode (a node or a primary with replicas)"
-#: (classes of errors, remedy); the first match counts
-_REMEDIES: Final[tuple[tuple[type[RedisError] | tuple[type[RedisError], ...], str], ...]] = (
-    (OutOfMemoryError, "Redis is out of memory: raise its maxmemory, or remove what fills it"),
-    (ReadOnlyError, "this Redis is a read-only replica: let REDIS_URL name the primary"),
-    (NoPermissionError, "allow it to the user in REDIS_URL: ACL SETUSER NAME ~ragbandit:* ~rq:* &ragbandit* +@all"),
-    (AuthenticationError, "correct the user and the password in REDIS_URL"),
-    (MasterDownError, "this Redis is a replica without its primary: let REDIS_URL name the primary"),
-    ((ClusterError, ClusterCrossSlotError, MovedError), _OTHER_REDIS),
-    (ResponseError, "see the log of Redis"),
+#: (classes of errors, part of the text, remedy); the first match counts
+_REMEDIES: Final[tuple[tuple[type[RedisError] | tuple[type[RedisError], ...], str, str], ...]] = (
+    (OutOfMemoryError, "", "Redis is out of memory: raise its maxmemory, or remove what fills it"),
+    (ReadOnlyError, "", "this Redis is a read-only replica: let REDIS_URL name the primary"),
+    (NoPermissionError, "", "allow it to the user in REDIS_URL: ACL SETUSER NAME ~ragbandit:* ~rq:* &ragbandit* +@all"),
+    (AuthenticationError, "", "correct the user and the password in REDIS_URL"),
+    (MasterDownError, "", "this Redis is a replica without its primary: let REDIS_URL name the primary"),
+    ((ClusterError, ClusterCrossSlotError, MovedError), "", _OTHER_REDIS),
+    (BusyLoadingError, "", "wait until Redis has loaded its data"),
+    (RedisError, "max number of clients", "raise its maxclients, or end other programs that are connected"),
+    (ResponseError, "unknown command", "let REDIS_URL name a Redis from 5.0 on or a Valkey, and no sentinel"),
+    (ResponseError, "DB index", "correct the number of the database, which is the path of REDIS_URL"),
+    (ResponseError, "MISCONF", "Redis cannot save its data: make room on its disk, or see its log"),
+    (ResponseError, "", "see the log of Redis"),
 )
 
 
 def queue_error(error: Exception, *, command: str | None = None) -> QueueError:
     """The error to raise for an error of Redis: it refuses a command, or it is not reachable."""
-    for kind, remedy in _REMEDIES:
-        if isinstance(error, kind):
+    for kind, sign, remedy in _REMEDIES:
+        if isinstance(error, kind) and sign in str(error):
             what = "a command" if command is None else command
             named = _NO_CLUSTER if remedy is _OTHER_REDIS else f"Redis refuses {what}"
             return QueueError(f"{named}: {str(error)[:200]}", field="redis_url", remedy=f"{remedy}; {_LATE}")

@@ -4,6 +4,7 @@ SQLite runs in WAL mode with synchronous=FULL, so a commit survives a power loss
 second one is blocked, and does not fail. PostgreSQL runs in read committed. Driver errors are raised as StoreError.
 """
 
+import re
 import secrets
 import sqlite3
 import time
@@ -47,6 +48,8 @@ POSTGRES_OPTIONS = {
     "keepalives_count": 2,
     "application_name": f"{SESSION}{SCHEMA_REVISION}",
 }
+#: libpq's words for an option whose value it does not have
+_WRONG_OPTION: Final = re.compile(r"invalid \S+ value: ")
 #: parameters of a session of PostgreSQL; the `options` of DATABASE_URL override them
 SESSION_OPTIONS = {
     "lock_timeout": int(LOCK_WAIT_S * 1000),
@@ -158,8 +161,11 @@ class Database:
             self.failed_write = FailedWrite(at=time.monotonic(), reason=reason)
         damaged = is_damaged(cause)
         trouble = "check that the database is reachable, takes writes and has disk space"
-        if isinstance(cause, driver.ProgrammingError) and getattr(cause, "sqlstate", "") is None:  # from psycopg itself
+        is_psycopgs = isinstance(cause, driver.ProgrammingError) and getattr(cause, "sqlstate", "") is None
+        if is_psycopgs or _WRONG_OPTION.search(reason):
             trouble = "correct the options in DATABASE_URL: it takes those of libpq"
+        elif "startup parameter" in reason:
+            trouble = "let DATABASE_URL lead to PostgreSQL itself, not to a pooler, or see PgBouncer in docs/deploy.md"
         remedy = RESTORE if damaged else f"{trouble}, then try again" + ("" if is_known else " with the same id")
         written = "nothing was written" if is_known else "it is not known whether this was written"
         return StoreError(f"the database failed: {reason}", remedy=f"{written}; {remedy}", lasting=damaged)

@@ -1,7 +1,9 @@
 """A real Redis that replies to PING and refuses what RagBandit needs: the refusal names the command and the remedy."""
 
 import contextlib
+import socket
 import subprocess
+import threading
 from functools import partial
 
 import pytest
@@ -56,6 +58,47 @@ def test_a_refusal_names_the_command_and_the_remedy(own_redis, name, tmp_path):
     assert (line.severity, line.about) == ("problem", "Redis")
     assert f"refuses {command}" in line.what
     client.close()
+
+
+@pytest.mark.parametrize(
+    ("reply", "remedy"),
+    [
+        ("-LOADING Redis is loading the dataset in memory", "wait until"),
+        ("-ERR max number of clients reached", "maxclients"),
+        ("-ERR unknown command 'SET', with args beginning with:", "no sentinel"),
+        (
+            "-MISCONF Redis is configured to save RDB snapshots, but it is currently not able to.",
+            "make room on its disk",
+        ),
+        ("-NOREPLICAS Not enough good replicas to write.", "see the log of Redis"),
+    ],
+)
+def test_a_server_that_replies_is_not_to_be_started(reply, remedy):
+    """A server that replies with an error is not unreachable, and the remedy is that of the error."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=replies_always, args=(listener, f"{reply}\r\n".encode()), daemon=True)
+        server.start()
+        with pytest.raises(QueueError, match="Redis refuses") as raised:
+            RedisJobs(connect_redis(f"redis://127.0.0.1:{listener.getsockname()[1]}/0")).ping()
+    assert remedy in str(raised.value.remedy)
+
+
+def replies_always(listener: socket.socket, reply: bytes) -> None:
+    """Reply to every command with the same bytes, on each connection until it is closed."""
+    with contextlib.suppress(OSError):
+        while True:
+            connection, _ = listener.accept()
+            with connection, contextlib.suppress(OSError):
+                while data := connection.recv(65_536):
+                    connection.sendall(reply * data.count(b"*"))
+
+
+def test_a_database_that_redis_does_not_have(own_redis):
+    """A number of a database in REDIS_URL that is too large is named as such."""
+    url = f"{own_redis[1]}?db=99" if "?" not in own_redis[1] else f"{own_redis[1]}&db=99"
+    with pytest.raises(QueueError, match="DB index is out of range") as raised:
+        RedisJobs(connect_redis(url)).ping()
+    assert "number of the database" in str(raised.value.remedy)
 
 
 @pytest.fixture

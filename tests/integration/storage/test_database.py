@@ -1,6 +1,8 @@
 """The two kinds of transaction: readers see one state and change nothing, writers queue."""
 
+import socket
 import sqlite3
+import threading
 import time
 from contextlib import ExitStack, closing, contextmanager
 from types import SimpleNamespace
@@ -18,6 +20,9 @@ from ragbandit.router.storage.sql.pipelined import PipelinedConnection
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import StoreError
 from tests.conftest import on_sqlite
+
+#: a PostgreSQL that does not exist
+NOWHERE = "postgresql+psycopg://me:pw@127.0.0.1:9/name"
 
 
 def kept(connection) -> int:
@@ -54,6 +59,41 @@ def test_connections_that_the_server_closed_are_replaced(postgres_url):
     finally:
         database.close()
         other.close()
+
+
+@pytest.mark.parametrize(
+    "option", ["ssl=true", "pgbouncer=true", "sslmode=no-verify", "target_session_attrs=master", "connect_timeout=x"]
+)
+def test_an_option_of_another_client_is_named(option):
+    """An option, or a value of one, that only other clients of PostgreSQL have is an error with this remedy."""
+    with pytest.raises(StoreError, match="database failed") as caught, Database(f"{NOWHERE}?{option}").read():
+        pass
+    assert "correct the options in DATABASE_URL" in caught.value.remedy
+
+
+def test_a_pooler_that_refuses_the_options_of_a_session_is_named():
+    """Hosted poolers refuse startup parameters: the remedy is a URL of PostgreSQL itself."""
+    fault = b"SFATAL\0VFATAL\0C08P01\0Munsupported startup parameter: options\0\0"
+
+    def refuse(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(8)  # asks for TLS
+            connection.sendall(b"N")
+            connection.recv(4096)
+            connection.sendall(b"E" + (len(fault) + 4).to_bytes(4, "big") + fault)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=refuse, args=(listener,))
+        thread.start()
+        url = NOWHERE.replace(":9/", f":{listener.getsockname()[1]}/") + "?gssencmode=disable"
+        with (
+            pytest.raises(StoreError, match="startup parameter") as caught,
+            Database(url).read(),
+        ):
+            pass
+        thread.join(10)
+    assert "not to a pooler" in caught.value.remedy
 
 
 @pytest.mark.parametrize("new", [False, True])

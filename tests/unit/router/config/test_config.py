@@ -308,7 +308,14 @@ def test_unknown_database_is_refused(written, url):
         ("DATABASE_URL", "postgresql+psycopg://host/name", "postgresql+psycopg://host/name"),
         ("DATABASE_URL", "sqlite:////var/a.db", "sqlite:////var/a.db"),
         ("DATABASE_URL", "postgres://host/name\n", "postgresql+psycopg://host/name"),
+        ("DATABASE_URL", '"postgres://host/name"', "postgresql+psycopg://host/name"),
+        ("DATABASE_URL", "postgresql://me@a:1,b:2/name", "postgresql+psycopg://me@/name?host=a:1&host=b:2"),
+        ("DATABASE_URL", "postgresql://a,b:2/name?options=-c", "postgresql+psycopg:///name?host=a&host=b:2&options=-c"),
+        ("DATABASE_URL", "postgres://me@%2Frun%2Fpg:1/name", "postgresql+psycopg://me@/name?host=/run/pg&port=1"),
+        ("DATABASE_URL", "postgres://a@srv:p,w:1@host/name", "postgresql+psycopg://a@srv:p,w:1@host/name"),
         ("REDIS_URL", "REDIS://host:6380/1\n", "redis://host:6380/1"),
+        ("REDIS_URL", "redis://:p@w@host:6380/1", "redis://:p@w@host:6380/1"),
+        ("REDIS_URL", "unix://:pw@/run/a@b.sock?db=1", "unix://:pw@/run/a@b.sock?db=1"),
         ("REDIS_URL", "valkey://:pw@host:6380/1", "redis://:pw@host:6380/1"),
         ("REDIS_URL", "valkeys://host?ssl_ca_certs=/ca.pem", "rediss://host?ssl_ca_certs=/ca.pem"),
     ],
@@ -317,6 +324,23 @@ def test_an_address_as_hosts_write_it(written, variable, given, used):
     """The schemes of hosting companies for PostgreSQL and Valkey lead to the clients that this service has."""
     settings = load(written(""), environ={variable: given}).settings
     assert getattr(settings, variable.lower()) == used
+
+
+@pytest.mark.parametrize(
+    ("variable", "url"),
+    [
+        ("DATABASE_URL", "postgres://me:hunter2@pass@host/name"),
+        ("REDIS_URL", "redis://:hunter2/pass@host:6379/0"),
+        ("REDIS_URL", "rediss://me:12/hunter2=@host:6380/0"),
+        ("REDIS_URL", "redis://:hunter2#pass@host:6379/0"),
+        ("REDIS_URL", "redis://:12?hunter2@host:6379/0"),
+    ],
+)
+def test_a_password_that_cuts_the_address_is_refused(written, variable, url):
+    """A character that ends the password too early is named as such, before a client prints the rest as a host."""
+    error = refused(written(""), **{variable: url})
+    assert (error.field, "%40" in str(error.remedy)) == (variable.lower(), True)
+    assert not any(part in str(error) for part in ("hunter2", "pass@", "12"))
 
 
 @pytest.mark.parametrize("driver", ["psycopg2", "asyncpg", "pg8000"])

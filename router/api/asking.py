@@ -28,7 +28,7 @@ from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Messag
 async def rewritten_query(request: Request, body: RouteBody, *, key: str | None, run_by: RunBy) -> Query:
     """Make the query of a body, with its question rewritten if it follows a conversation.
 
-    Raises InvalidInput, Forbidden, BudgetSpent, LimitReached and CallerGone.
+    Raises InvalidInput, Forbidden, BudgetSpent, LimitReached, StoreError, NotReady and CallerGone.
     """
     query = await query_of_body(request, body, key=key, run_by=run_by)
     return query if isinstance(query, Query) else await await_future(request, query, what="decision_id")

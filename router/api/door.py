@@ -39,8 +39,8 @@ class Door:
     description: str = ""
     #: modules whose classes describe requests and replies; the texts below their fields stand in /docs
     schemas: tuple[str, ...] = ()
-    #: whether the caller of a request expects this interface's shapes. Called for every request; of several doors, the
-    #: last one in the order of the places counts
+    #: whether the caller of a request expects this interface's shapes. If the door has `error`, it is called for every
+    #: request; of several doors, the last one in the order of the places counts
     speaks: Callable[[Scope], bool] = field(default=lambda _scope: False)
     #: the shape of errors for these callers; None for RagBandit's
     error: ErrorShape | None = None

@@ -78,7 +78,7 @@ class Difference:
 
     @property
     def tells_nothing(self) -> bool:
-        """Whether the interval contains 0 and is as wide as the range of a quality, so that all is possible."""
+        """Whether all is possible: no interval, or one that contains 0 and is as wide as the range of a quality."""
         return self.low is None or self.high is None or (self.low < 0.0 < self.high and self.high - self.low >= 1.0)
 
     def verdict(self) -> Verdict:
@@ -127,7 +127,7 @@ class Comparison:
     unit: str = "cost"
     """Unit of the cost: "dollars", "steps" or "seconds"; "cost" if it is the sum that `reward.cost` defines."""
     confidence: float = 0.95
-    """Confidence of the intervals; "live traffic" holds however often one looks."""
+    """Confidence of the intervals. Those of "live traffic" and "asked again" hold however often one looks."""
     verdict: Verdict
     """Verdict on the reward."""
     quality_verdict: Verdict

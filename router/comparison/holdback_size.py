@@ -24,11 +24,11 @@ USUAL_UNTIL: Final = 200
 _SOON: Final = 800.0
 #: a later verdict is no reason for a larger share
 _LATEST: Final = 20_000.0
-#: standard errors by which an interval that is looked at again and again lies below its middle, at its narrowest
+#: smallest half width of an interval that is looked at again and again, in standard errors
 _ERRORS: Final = 3.3
 #: share of rated answers if the store does not show one
 RATED: Final = 0.3
-#: spread of a quality that is not known
+#: variance of a quality whose mean is not known: the largest one
 _LARGEST_VARIANCE: Final = 0.25
 
 
@@ -46,7 +46,7 @@ class HoldbackSize:
     share: float
     #: number of learned answers of the arm at which the share falls to LATER; None if it does not fall
     until: int | None
-    questions: float | None  #: questions until the verdict "better", about; None if no gain is known
+    questions: float | None  #: questions until the verdict "better", about; None for `usual_size`
     sentence: str
 
     @property
@@ -56,7 +56,7 @@ class HoldbackSize:
 
 
 def usual_size(sentence: str, *, learned: int = 0) -> HoldbackSize:
-    """The holdback if no gain is known."""
+    """The holdback if no gain is known, or if it is too small for a verdict."""
     return HoldbackSize(share=USUAL_SHARE, until=learned + USUAL_UNTIL, questions=None, sentence=sentence)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 NAME_REMEDY: Final = "use 1 to 64 letters, digits, dots, dashes, underscores"
-#: maximum number of arms of one grid; each arm is learned from its own outcomes only
+#: maximum number of arms of one grid: each needs outcomes of its own to be learned
 MOST_ARMS: Final = 32
 
 _KEY: Final = "grid"

@@ -128,8 +128,8 @@ class RuleBook:
 
     @property
     def open_keys(self) -> list[str]:
-        """Context keys by which callers can evade a rule, since its condition is not met without a value: no proxy must
-        set the key, no map sets it for a missing header, and no condition names null.
+        """Context keys by which callers can evade a rule, since its condition is not met without a value: the key need
+        not come from a proxy, no map sets it for a missing header, and no condition names null.
         """
         named_keys = {key.removeprefix(_CONTEXT) for key in self._optional}
         return [

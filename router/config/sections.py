@@ -334,7 +334,7 @@ class LearningSettings(Section):
 
     #: seconds for which the feedback of a decision is collected; 0: the first feedback is learned at once
     wait_s: Annotated[float, Field(ge=0)] = 0.0
-    #: how several judgements of one decision become one reward; used if wait_s is above 0
+    #: how several judgements of one decision become one reward; used for tasks, and if wait_s is above 0
     aggregate: Aggregate = "first"
     #: weight of a judgement, by rater class. If classes judge one decision, the most trusted class makes the reward
     weights: WeightSettings = WeightSettings()
@@ -347,8 +347,8 @@ class LearningSettings(Section):
     labels_per_day: Annotated[int, Field(ge=0, le=100_000)] = 0
     #: reward of a decision that got no feedback in time; None: such a decision is not learned
     default_reward: float | None = None
-    #: age at which a decision without feedback or without outcome is closed, seconds. If wait_s is above 0, only
-    #: decisions without outcome stay open until this age
+    #: seconds after wait_s at which a decision without feedback or without outcome is closed. If wait_s is above 0,
+    #: only decisions without outcome stay open until then
     expire_s: Seconds = 7 * 86400.0
     #: maximum number of decisions closed in one transaction
     batch: Annotated[int, Field(ge=1, le=5000)] = 256

@@ -67,7 +67,7 @@ class ServerSettings(Section):
     max_body_bytes: Annotated[int, Field(ge=1024)] = 65_536
     #: maximum bytes of a request body for paths that end in /batch
     max_batch_bytes: Annotated[int, Field(ge=1024)] = 1_048_576
-    #: maximum bytes of a request body for /v1/chat/completions and /v1/responses; it contains a whole conversation
+    #: maximum bytes of a request body for the paths of OpenAI's and Anthropic's interfaces, such as whole conversations
     max_chat_bytes: Annotated[int, Field(ge=1024)] = 4_194_304
     #: maximum bytes of a question's context as JSON; a larger one is refused (422)
     max_context_bytes: Annotated[int, Field(ge=0)] = 8_192

@@ -29,7 +29,7 @@ _CUES: Final = (
     "who what when where which how why whose is are did does was first both same or older earlier more born director "
     "film of_the that"
 )
-#: words and phrases with one lexical count each: 1 if the question contains the whole words, in any case, else 0
+#: words and phrases with one lexical count each: 1 if the question contains the words (capitals do not count), else 0
 CUES: Final = tuple(cue.replace("_", " ") for cue in _CUES.split())
 _FIRST_COUNTS: Final = (
     "log words, log characters, capitalised words, share capitalised, digits, question mark, capital first, commas, "

@@ -20,7 +20,7 @@ class Example:
 
     reward: Reward
     feedback: tuple[Feedback, ...]
-    #: all feedback that arrived in time, whether it was used or not
+    #: all feedback that does not count as late: what arrived in time, used or not, and what was left out
     in_time: tuple[Feedback, ...] = ()
 
 

@@ -43,7 +43,7 @@ _PAGE: Final = 5000
 _MOST_LISTED: Final = 10
 
 
-def check_source(source: str) -> str:
+def checked_source(source: str) -> str:
     kind, _, name = source.partition(":")
     if kind not in KINDS or not name or len(source) > 160:
         remedy = "name it key:PUBLIC_ID, tenant:NAME, role:NAME or rater:NAME"
@@ -107,9 +107,9 @@ def relearn_without_source(
     since and until are seconds since 1970; a bound of None is open. The ledger's earlier exclusions stay in force. If a
     call was interrupted, repeat it to continue. Returns facts about the exclusion and the new ledger. Raises
     InvalidInput, for example for a source without feedback, and NotReady if another learner holds the new ledger.
-    progress: called with the number of decisions closed so far.
+    progress: called with the number of decisions handled so far (see `Learner.drain`).
     """
-    wanted = ledger.label, check_source(source), since, until
+    wanted = ledger.label, checked_source(source), since, until
     count = count_feedback(ledger, source=source, since=since, until=until)
     in_place = exclusions_of(ledger.database)
     exclusion = next((one for one in in_place if (one.label, one.source, one.since, one.until) == wanted), None)

@@ -73,7 +73,7 @@ class Learner:
         self._decided = 0
         #: whether the last batch contained all decisions that were ready
         self._is_at_end = False
-        #: number of features in the ledger's first update; None without updates
+        #: number of features in the ledger's first update; None without updates, or if it has no features
         self._width: int | None = None
         self._renew_at = self._frontier_due = -math.inf
         self._lock = threading.Lock()
@@ -167,8 +167,8 @@ class Learner:
     def drain(self, *, patience_s: float = 0.0, attended: bool = False) -> int:
         """Learn all decisions that are ready, for at most DRAIN_S.
 
-        Returns the number of closed decisions: 0 if none was ready, or if another learner has the lease. While a new
-        ledger still inherits the store's decisions, it returns 1. patience_s: how long to wait for the lease, seconds.
+        Returns the number of decisions that were learned, closed or found idle: 0 if none was ready, or if another
+        learner has the lease; 1 while a new ledger inherits decisions. patience_s: longest wait for the lease, seconds.
         attended: whether a person waits for this call, which then neither pauses nor diagnoses, and reads fewer pages
         """
         with self._lock:
@@ -239,7 +239,7 @@ class Learner:
         return is_held
 
     def _learn_batch(self) -> int:
-        """Learn one batch. Returns the number of closed decisions; 0 if none is ready or another learner learns."""
+        """Learn one batch. Returns the number of its decisions (see `drain`); 0 if none is ready or another learns."""
         self.ledger.database.clock.measure()
         now = self.clock()
         if not self._acquire():

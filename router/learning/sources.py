@@ -139,10 +139,10 @@ def matches_source(name: str, sources: Collection[str]) -> bool:
 def weight_factor(item: Feedback, *, sources: Collection[str], configured: Mapping[str, float]) -> float:
     """Factor on the weight of a feedback, >= 0. Feedback with factor 0 is stored, but not learned.
 
-    The most specific kind of matching name counts (key, then role, tenant), then the longest name. If no name matches,
-    the factor is 1. Callers choose the names of raters, so a rater's name can only lower the factor. In imported files
-    a rater's name takes precedence, since an operator has imported them. Imported scores of a model, which nobody has
-    checked, have the factor 0 if no name matches.
+    The most specific kind of matching name counts (key, then role, tenant), then a name without *, then the longest. If
+    no name matches, the factor is 1. Callers choose the names of raters, so a rater's name can only lower the factor.
+    In imported files a rater's name takes precedence, since an operator has imported them. Imported scores of a model,
+    which nobody has checked, have the factor 0 if no name matches.
     """
     by_kind: dict[bool, list[str]] = {True: [], False: []}
     for name in configured:

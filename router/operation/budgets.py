@@ -128,7 +128,7 @@ def exhausted(budgets: Iterable[DollarBudget], sums: Mapping[Spender, Spent]) ->
 
 
 def raise_if_spent(budgets: Sequence[DollarBudget], *, now: float) -> None:
-    """Raise BudgetSpent for that of these exhausted budgets whose period ends last, unless there is none."""
+    """Raise BudgetSpent for the budget whose period ends last; do nothing without budgets. budgets: exhausted ones."""
     if budgets:
         raise budget_refusal(max(budgets, key=lambda budget: period_bounds(budget.period, now=now)[1]), now=now)
 

@@ -151,7 +151,7 @@ def _turn_limit_findings(settings: "Settings") -> Iterator[Finding]:
 
 
 def _budget_warnings(settings: "Settings") -> Iterator[str]:
-    """Warnings about settings with which dollar budgets cannot slow down spending by a higher cost weight."""
+    """Warnings about dollar budgets: why a higher cost weight cannot slow down spending, and which callers get 403."""
     if not any(tenant.dollars_per_day or tenant.dollars_per_month for tenant in settings.tenants.values()):
         return
     from ragbandit.router.policies import make_policy
@@ -175,7 +175,7 @@ def _rule_findings(settings: "Settings") -> Iterator[Finding]:
     from ragbandit.router.config.rules import named_rules
 
     for key in settings.rule_book.open_keys:
-        what = f"a rule reads context.{key}, which callers choose: questions without a value are under no such rule"
+        what = f"a rule reads context.{key}, which callers choose, and does not apply to questions without a value"
         remedy = "let a proxy set it (proxy: true), or name null in a condition on it (docs/context.md)"
         yield Finding("warning", "rules", what, remedy)
     policy = settings.policy
@@ -310,12 +310,12 @@ def _suspicious_text_findings(arms: "Mapping[ArmName, JudgedArm]") -> Iterator[F
     most, least = max(shares, key=shares.__getitem__), min(shares.values())
     if shares[most] >= LARGE_SHARE or shares[most] - least >= UNEVEN_SHARES:
         uneven = f", of others as few as {percent(least)}" if shares[most] > least else ""
-        what = f"{percent(shares[most])} of the answers of {most} address it, so they are not judged{uneven}"
+        what = f"{percent(shares[most])} of the answers of {most} instruct it, so they are not judged{uneven}"
         yield Finding("warning", "judge", what, "read some of them: see docs/judge.md")
 
 
 def findings_of_store(database: "Database", *, settings: "Settings", now: float) -> list[Finding]:
-    """Findings about the newest rows."""
+    """Findings about the store: its schema, clocks, newest rows and dollar budgets."""
     checks = (
         *(_schema_findings, _limited_row_findings, _clock_findings, findings_of_costs),
         *(_sample_ratio_findings, _budget_findings, _alias_findings, _failure_findings, _gone_model_findings),
@@ -330,7 +330,7 @@ def _schema_findings(database: "Database", _: "Settings", __: float) -> Iterator
     with database.read() as connection:
         current = revision_of(connection)
     if current != SCHEMA_REVISION:
-        what = f"it is {current}, and this version was written for {SCHEMA_REVISION}, which can use it as well"
+        what = f"it is {current}; this version of RagBandit was written for {SCHEMA_REVISION}, but can use it"
         remedy = "complete the upgrade: one version on every host, then `ragbandit migrate`"
         yield Finding("warning", "schema", what, remedy)
 

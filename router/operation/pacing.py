@@ -1,4 +1,4 @@
-"""Budgets and limits of a question at a gateway: the factor of its price, and its estimate before it is answered."""
+"""Budgets and limits of a question in the HTTP service: its price factor, its limits, and reservations for calls."""
 
 import asyncio
 import logging
@@ -59,7 +59,7 @@ class Budgets:
         return serves_prices(self._router.service.serving.policy)
 
     async def apply(self, query: Query, *, caller: Caller, is_preview: bool = False) -> Query:
-        """Add the factor of budgets to a query if it is above 1, and the limits of its task and session.
+        """Add to a query the price factor of budgets, their limits, and the limits of its task and session.
 
         Raises StoreError and LimitReached. Raises BudgetSpent if a spent budget stops questions or cannot raise the
         policy's price. The query's task then ends, unless this is a preview.
@@ -124,7 +124,7 @@ class Budgets:
 
 
 def _limits_of(query: Query, *, settings: ConversationSettings, database: Database, now: float) -> list[SpendLimit]:
-    """The limits of a question's task and session; [] if the question is a repeated request.
+    """The limits of a question's task and session; [] if one is reached, but the question is a repeated request.
 
     Raises StoreError. Raises LimitReached if a limit is reached, and the limit refuses questions or the caller named
     the arm.

@@ -133,7 +133,7 @@ def findings_of_costs(database: "Database", settings: "Settings", _: float) -> I
 
 
 class _Answer(NamedTuple):
-    """A newest answer. dollars: with corrections."""
+    """One of the newest answers. dollars: its corrected cost; `cost` is the stored one."""
 
     arm: str
     steps: float
@@ -159,7 +159,7 @@ def _same_costs(newest: Sequence[_Answer], *, settings: "Settings") -> Iterator[
 
 
 def _differing_prices(newest: Sequence[_Answer], *, settings: "Settings") -> Iterator[Finding]:
-    """Arms with one model whose newest answers cost more than a tenth more, or less, than by `token_prices`.
+    """Arms with one model whose newest answers cost a tenth more, or a tenth less, than `token_prices` gives.
 
     Arms that search may pay for their search too: their answers count only if the price is the server's.
     """

@@ -65,7 +65,7 @@ def make_policy(name: str, *, params: Mapping[str, Json]) -> Policy:
         message = f"{name} cannot be made: {type(error).__name__}: {error}"
         remedy = "the class is called with the params as keywords"
         raise ConfigError(message, field="policy.params", remedy=remedy) from error
-    return policy if name in built_in_policies() else _check_plugin(policy, name=name)
+    return policy if name in built_in_policies() else _checked_plugin(policy, name=name)
 
 
 def static_needs(name: str) -> frozenset[PolicyNeed]:
@@ -104,7 +104,7 @@ def with_settings(
     incumbent: whether there is an incumbent, for which a class may have other defaults (`with_incumbent`)
     weight: the setting reward.weight, added for classes with the attribute `takes_weight`
 
-    Raises ConfigError if the configured params contain a schema.
+    Raises ConfigError if the configured params have a `context` besides the setting.
     """
     kind = _class_of(name)
     complete = {**(getattr(kind, "with_incumbent", {}) if incumbent else {}), **params}
@@ -131,7 +131,7 @@ def _class_of(name: str) -> Any:
     raise ConfigError(f"unknown policy {name!r}", field="policy.name", remedy=with_faults(remedy))
 
 
-def _check_plugin(policy: Any, *, name: str) -> Policy:
+def _checked_plugin(policy: Any, *, name: str) -> Policy:
     """Check that a plug-in follows the protocol, and set its `algorithm` to `name`. Raises ConfigError."""
     if len(name) > MAX_NAME:
         message = f"{name!r} has {len(name)} characters, and a snapshot records {MAX_NAME} at most"

@@ -68,7 +68,7 @@ RESTART_ROWS: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class PosteriorMeans:
-    """Posterior means for one question, in arrays of a number per offered arm. value = quality - weight * cost."""
+    """Posterior means for one question: arrays with a number per offered arm. value = quality - weight * cost."""
 
     quality: Vector
     cost: Vector
@@ -190,7 +190,7 @@ class AveragedHeads:
     def _means(
         self, name: str, designs: Mapping[str, Vector], arms: Sequence[ArmName], *, new: Sequence[int]
     ) -> Matrix:
-        """Means of quality and cost minus prior means, (2, arms). Only `_shared` predicts arms without rows (`new`)."""
+        """Means of quality and cost minus prior means, (2, arms). `_shared`, if any, predicts arms without rows."""
         means = self._models[name].means(designs[name], arms=arms)
         if new and self._shared not in (None, name):
             means[:, new] = self._models[self._shared].means(designs[self._shared], arms=[arms[i] for i in new])

@@ -2,7 +2,7 @@
 
 A decision is made by pure functions: `Policy.pmf`, then `checked_pmf` (the pmf is finite and sums to 1), `with_floor`
 (exploration floor), `with_incumbent` (restraint to an incumbent arm, if the policy has one), the holdback (a fixed
-share for one arm), and `choose` (draw by the decision's seed). `draw` runs all steps after `Policy.pmf`.
+share for one arm), and `draw_index` (draw by the decision's seed). `draw` runs all steps after `Policy.pmf`.
 """
 
 import copy

@@ -29,7 +29,7 @@ from ragbandit.shared.types import (
 
 #: why the safe start did not restrain a draw whose budget is spent
 BUDGET_FIRST: Final = "a spent budget comes first"
-#: facts of policies with a value for each arm of the decision; they are dropped if the decision gets other arms
+#: facts of policies with a value for each arm, and their weight; they are dropped if the decision gets other arms
 BY_ARM: Final = ("quality", "cost", "weight")
 
 
@@ -228,7 +228,7 @@ def draw(
     holdback: Holdback | None = None,
     released: bool = False,
 ) -> DrawResult:
-    """Draw an arm from a policy's output: gate, floors, restraint, holdback, choice. The facts record these steps.
+    """Draw an arm from a policy's output: check, floors, restraint, holdback, choice. The facts record these steps.
 
     output: the policy's output, or the exception that it raised. After an exception or an invalid output, the fallback
         arm gets all probability above the floors, and `DrawResult.fault` contains the reason

@@ -24,7 +24,7 @@ class ModelToAsk:
 
 
 class NeedSource(Protocol):
-    """Gets what policies need from a model: in a service for a step before the draw, in `evaluate` by `of_question`."""
+    """Gets what policies need from a model: by a step before the draw in a service, by `of_question` in `evaluate`."""
 
     def check(self, policy: PolicySettings, *, generator: GeneratorSettings, undescribed: Sequence[str]) -> None:
         """Raise ConfigError if a service with these settings could not provide it. Logs probable mistakes.
@@ -42,7 +42,7 @@ class NeedSource(Protocol):
 
 
 def need_source(need: PolicyNeed) -> NeedSource:
-    """The source that a step of an addition has. Raises ConfigError if none has it."""
+    """The source of a need, from a step of an addition. Raises ConfigError if no step provides it."""
     provided = (step.provides.get(need) for step in load_offered("steps").values())
     source: NeedSource | None = next(filter(None, provided), None)
     if source is None:

@@ -6,8 +6,8 @@ rows, the pool, learns it once, and an arm has to learn only by how much it diff
     w_arm ~ N(w_pool, diag(v) / NARROW),    v as for independent arms
 
 The posterior mean of an arm is A^-1 (b + prior precision * w_pool), with A and b of its own rows (posterior.py). So a
-row costs O(d^2) for the pool and O(d^2) for its arm, whatever the number of arms. An arm copies w_pool after its row 4,
-8, 16, 32 and then at the end of each of its blocks, and the state stores the copy.
+row costs O(d^2) for the pool and O(d^2) for its arm, whatever the number of arms. An arm copies w_pool before its first
+row, after its rows 4, 8, 16 and 32, and at the end of each of its blocks. The state stores the copy.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from ragbandit.shared.types import ArmName, Json, Matrix, Vector
 
 #: name of the model that is pooled
 POOLED: Final = "pooled"
-#: by how much the prior precision of an arm's difference from the pool is larger than that of independent arms
+#: prior precision of an arm's difference from the pool / prior precision of an independent arm
 NARROW: Final = 3.0
 #: numbers of rows after which an arm copies w_pool, besides the ends of blocks
 _EARLY: Final = (4, 8, 16, 32)

@@ -57,7 +57,7 @@ _LEAST_HALVED: Final = 64
 #: a block has at most memory / _SHARE_OF_MEMORY rows, because rows do not fade within a block
 _SHARE_OF_MEMORY: Final = 16
 
-#: result of `Heads._positions` if there are no new arms
+#: third result of `Heads._positions` if there are no new arms
 _NO_SHARES: Final = np.zeros((0, 0))
 
 ArmFacts = Mapping[ArmName, Mapping[str, Json]]

@@ -69,7 +69,7 @@ class ReadStream:
         self.last = (0, 0)
         #: the decision that answers instead of a failed one; None until that decision has sent a piece
         self.linked: DecisionId | None = None
-        #: whether the stream has ended early, because an entry was missed or Redis cannot be reached
+        #: whether the stream has ended early: an entry was missed, too many are unread, or Redis cannot be reached
         self.lost = False
         #: whether a run on this event loop has written a piece of the answer
         self.has_content = False
@@ -81,7 +81,7 @@ class ReadStream:
         wake()
 
     def put(self, at: tuple[int, int], event: StreamEvent) -> None:
-        """Append an entry. An entry out of order ends the stream. at: (attempt, number)."""
+        """Append an entry. A repeated one is ignored; a gap, or too many unread entries, end the stream. at: its id."""
         if self.lost or at <= self.last:
             return
         follows = at == (self.last[0], self.last[1] + 1) or (at[0] > self.last[0] and at[1] == 1)

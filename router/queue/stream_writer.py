@@ -38,7 +38,7 @@ KEEP_S: Final = 60
 
 
 class AnswerWriter:
-    """The `AnswerReader` of one run, made by `StreamWriter.open`. Passes the run's pieces to the writing thread."""
+    """Passes the pieces of a run to the writing thread: the `AnswerReader` of its arm. Made by `StreamWriter.open`."""
 
     def __init__(self, decision_id: DecisionId, *, pieces: SimpleQueue[Any], linked: DecisionId | None = None) -> None:
         self.decision_id = decision_id

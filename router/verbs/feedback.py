@@ -13,7 +13,7 @@ from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.cli.store import actor, open_store, parse_time
 from ragbandit.router.cli.tables import show, show_list
 from ragbandit.router.learning import status as ledger_status
-from ragbandit.router.learning.exclusions import check_source, count_feedback, relearn_without_source
+from ragbandit.router.learning.exclusions import checked_source, count_feedback, relearn_without_source
 from ragbandit.router.learning.sources import exclusions_of
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.shared.errors import InvalidInput
@@ -64,7 +64,7 @@ def exclude(
     }
     with open_store(config, label=label) as (settings, ledger), show_progress(errors) as progress:
         if dry_run:
-            count = count_feedback(ledger, source=check_source(source), **period)
+            count = count_feedback(ledger, source=checked_source(source), **period)
             show({"source": source, "feedback": count, "label": ledger.label}, as_json=as_json)
             return
         done = relearn_without_source(

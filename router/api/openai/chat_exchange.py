@@ -127,7 +127,7 @@ class ChatExchange:
 
             return EventStream(self._reply_events(answer), answer=answer, error_reply=error_reply)
         try:
-            outcome = _check_outcome(answer, await answer.outcome())
+            outcome = _checked_outcome(answer, await answer.outcome())
         except TimeoutError:
             return self._failure(answer.decision, _shutdown_error(answer))
         except RagBanditError as error:
@@ -237,7 +237,7 @@ class ChatExchange:
     def _events(self, event: AnswerEvent | None, reply: ReplyStream, answer: AwaitedAnswer) -> list[bytes]:
         if not isinstance(event, Outcome):
             return reply.events_for(event)
-        outcome = _check_outcome(answer, event)
+        outcome = _checked_outcome(answer, event)
         return reply.end(outcome, saved=router_of(self.request).process.savings.of(outcome.cost))
 
     async def _reply_events(self, answer: AwaitedAnswer) -> AsyncIterator[bytes]:
@@ -258,7 +258,7 @@ class ChatExchange:
                         has_begun = True
                         yield data
             if not (group and isinstance(group[-1], Outcome)):
-                _check_outcome(answer, None)
+                _checked_outcome(answer, None)
         except CallerGone:
             raise
         except Exception as error:
@@ -268,7 +268,7 @@ class ChatExchange:
             yield b"".join(reply.failure(_error_in_stream(error, has_content=reply.has_begun)))
 
 
-def _check_outcome(answer: AwaitedAnswer, outcome: Outcome | None) -> Outcome:
+def _checked_outcome(answer: AwaitedAnswer, outcome: Outcome | None) -> Outcome:
     """The outcome. Raises the error of a failed or late answer. outcome: None if it did not come in time."""
     if outcome is None:
         message = f"no answer within {answer.limit_s:g} s; the decision stands, and its answer may come"

@@ -72,7 +72,7 @@ class Chat:
     turns: tuple[Message, ...]
     #: messages and parameters as the caller sent them, under their names in chat completions
     fields: Mapping[str, Any]
-    #: values read from them: needs, tokens and shortened messages
+    #: facts about the chat: needed abilities, tokens, number of shortened messages
     sent: Sent
     #: hash of the whole chat and its parameters; None for a plain question
     hash: str | None
@@ -134,7 +134,7 @@ def read_chat(
 
 
 def _storable_fields(sent: Mapping[str, Any], *, at: str, encoding: Encoding | None) -> tuple[dict[str, Any], Encoding]:
-    """Returns (fields for the model, their JSON), without empty lists and choices of no tool, which servers refuse."""
+    """Returns (fields for the model, their JSON); without what servers refuse: empty lists, choices without tools."""
     has_tools, whole, encodings = any(map(sent.get, _TOOLS)), dict[str, Any](), list[Encoding]()
     for name, value in sent.items():
         is_meaningless = name in _CHOICES and not has_tools and value in ("auto", "none", True, False, None)

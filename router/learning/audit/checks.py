@@ -111,12 +111,12 @@ class AuditResult:
     replay_sha256: str = ""
     live_sha256: str = ""
     live_version: str = ""
-    #: largest relative difference of relearned and live policy; None if it is 0, or more than rounding explains
+    #: largest relative difference of relearned and live policy; None if it is 0, not known, or more than rounding
     within_rounding: float | None = None
-    #: only in a deep check: decisions whose pmf was computed again, or could not be, except those of unknown versions
+    #: only in a deep check: decisions whose pmf was computed again, and those of `not_checkable`
     deep_decisions: int = 0
     deep_mismatches: int = 0
-    #: only in a deep check: decisions whose pmf cannot be computed again, for example imported ones
+    #: only in a deep check: decisions whose pmf cannot be computed again: erased, or of a release with other params
     not_checkable: int = 0
     #: only in a deep check: outcomes and feedback that are not as they were stored, learned rows that do not follow
     #: from them, and days whose counted dollars do not contain those of the outcomes

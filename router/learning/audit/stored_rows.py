@@ -45,7 +45,7 @@ class RowCheck:
         self.ledger, self.verdict, self.now = ledger, verdict, now
         self.without_hash = 0
         self._corrections = Corrections()
-        #: arms that paired comparisons have asked; one of them may be newer than the question
+        #: arms that paired comparisons have asked: they may be newer than a question, and not among its arms
         self._asked_arms = set[str]()
         #: spender -> day -> units of dollars of its outcomes
         self._dollars: dict[Spender, dict[str, int]] = defaultdict(lambda: defaultdict(int))

@@ -243,7 +243,7 @@ def _check_draw(decision: Decision, *, secret: bytes | None, verdict: AuditResul
 
 
 def _first_turn_of(decision: Decision) -> DecisionId | None:
-    """Id of the decision whose arm this turn should have; None if this is no later turn, or replaces a failed turn."""
+    """Id of the decision whose arm this turn should have; None for first and imported turns, and after a failed one."""
     if IMPORTED in decision.facts or decision.query.continues.failed is not None:
         return None
     stay = StickyTurn.of(decision.facts)

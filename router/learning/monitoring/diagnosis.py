@@ -1,8 +1,8 @@
 """Diagnosis: how far a policy has learned each arm, by its posterior for the newest questions.
 
-For an arm and a question, D is the arm's value minus the incumbent's value (without an incumbent, the value of the best
-other arm). E is the mean over the policy's posterior, d^2 the variance of D, and s^2 the variance of rewards. Each
-number is a mean over the newest questions:
+For an arm and a question, D is the arm's value minus the incumbent's (for the incumbent, and without one, minus that of
+the best other arm). E is the mean over the policy's posterior, d^2 the variance of D, and s^2 the variance of rewards.
+Each number is a mean over the newest questions:
 
     gain    max(E D, 0): expected gain from playing the arm if it looks better
     worth   E max(D, 0), minus the gain: expected further gain from knowing the arm's value
@@ -94,7 +94,7 @@ class Diagnosis:
     changes: str | None = None
 
     def with_decider(self, decides: str | None) -> "Diagnosis":
-        """The diagnosis if something other than the policy decides most questions: "steady" becomes "held back".
+        """The diagnosis if something else decides most questions: "steady" and "learning" become "held back".
 
         decides: what decides, in words; None if the policy decides
         """

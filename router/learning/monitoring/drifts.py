@@ -12,16 +12,16 @@ from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.shared.texts.formats import percent, rough_count
 
-#: number of rows of an arm before its drift, least number before and after, and least size in standard errors, that
-#: say whether it got better
+#: an arm got better or worse if the means of its rows after the drift and of at most _FORMER rows before it differ by
+#: more than _SURE standard errors; with fewer than _FEWEST rows on a side it has only changed
 _FORMER, _FEWEST, _SURE = 100, 5, 2.0
-#: number of newest updates that are searched for rows of a drifting arm, and most questions that are counted since
+#: number of newest updates that are searched for rows of a drifting arm; also the most questions that are counted
 _LOOKED_AT: Final = 20_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """A change of an arm. A period that contains it covers two worlds."""
+    """A change of an arm. The means of a period that contains it mix the time before and the time after."""
 
     at: float
     """Its moment, seconds since 1970."""

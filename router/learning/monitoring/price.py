@@ -10,7 +10,7 @@ from ragbandit.shared.texts.formats import worth
 if TYPE_CHECKING:
     from ragbandit.router.config.settings import RewardSettings
 
-#: `price_words` without a price
+#: printed in place of `price_words` if no cost is charged
 FREE: Final = "cost counts for nothing, and the better of two arms is taken, however expensive it is"
 
 

@@ -126,13 +126,13 @@ class Shortfall:
     def __init__(self, incumbent: ArmName, *, harm: float, weight: float) -> None:
         self.incumbent, self.harm, self.weight = incumbent, harm, weight
         self.means = {unit: _Mean() for unit in UNITS}
-        #: arm -> number and sum of the rewards of its rows that count
+        #: arm -> number of its rows that count; `_sums`: arm -> sum of the rewards of these rows
         self.rows: dict[ArmName, int] = {}
         self._sums: dict[ArmName, float] = {}
         #: number of learned rows that a policy of this service decided, and of imported rows
         self._here = self._elsewhere = 0.0
-        #: sums over the rows of this service that count: number, lost reward, and number of other arms' rows (old rows
-        #: fade)
+        #: sums over the rows of this service that count: number, lost reward, and number of other arms' rows. Only in
+        #: the last one, old rows fade
         self._own = self._lost = self._others = 0.0
         #: number of decisions per learned row, >= 1
         self._ratio = 1.0
@@ -303,7 +303,7 @@ _MOST_REWARD: Final = 1e100
 
 
 def _cautious_scores(output: PolicyOutput, *, incumbent: int) -> list[float] | None:
-    """Scores of the arms, each reduced by the doubt in its difference to the incumbent; None without scores."""
+    """Scores of the arms, or None; with a posterior, each reduced by the doubt in its difference to the incumbent."""
     if output.scores is None or output.deviations is None:
         return None if output.scores is None else list(output.scores)
     differences = output.deviations - output.deviations[incumbent]

@@ -71,7 +71,7 @@ class MbaPaper(PerQuestionPolicy):
     example: ClassVar[Mapping[str, Json]] = EXAMPLE | {"total": 30, "floor": 1e-4}
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"text"})
     deterministic: ClassVar[bool] = True
-    #: the paper's draw has no floor below epsilon / K, so passes over tables give it none
+    #: the paper's draw has no floor besides epsilon / K, so passes over tables give it none
     without_floors: ClassVar[bool] = True
 
     def __init__(self, **params: Json) -> None:

@@ -26,7 +26,7 @@ class LedgerBatch:
     #: the learned decisions; `rows` has a row of the table `updates` for each
     updates: list[Update] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
-    #: feedback that came in time, used or not; other feedback of the decisions is late
+    #: feedback that does not count as late, used or not; other feedback of the decisions does
     in_time: list[FeedbackId] = field(default_factory=list)
     closed: list[ClosedDecision] = field(default_factory=list)
     #: decisions that stay in `waiting`, since none of their feedback so far may be learned

@@ -62,7 +62,7 @@ def train(
     params: params of the policy. Those that serving needs must be configured too.
     rows: rows of a table, which all have the same arms, and rows without outcomes.
     progress: receives (number of batches done, total).
-    Raises ConfigError before the training; InvalidInput if no row has a label.
+    Raises ConfigError before the training; InvalidInput if no row has a label, or a row with outcomes has no steps.
     """
     names = trainable_policies()
     if policy not in names:

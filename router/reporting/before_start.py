@@ -1,8 +1,8 @@
 """Results of a warm start's questions before the start: a comparison of another design, next to the live one.
 
-The questions of a table with the outcomes of every arm were decided by policies that had not learned them
-(`offline/advice.py`), and the comparison is stored when the service's policy learns the table. It is never pooled with
-live traffic: the questions are others, and so is the policy that decided them.
+The questions of a table with the outcomes of every arm were decided by policies that had not learned them (the addition
+`advice`), and the comparison is stored when the service's policy learns the table. It is never pooled with live
+traffic: the questions are others, and so is the policy that decided them.
 """
 
 from collections.abc import Sequence

@@ -75,8 +75,8 @@ class AnswerCost(NamedTuple):
     #: characters of its question
     length: int
     dollars: float
-    #: Asked questions went to other arms than `against`. So an answer of `against` counts by the odds of that, since a
-    #: policy may have sent it the long questions
+    #: 1; for an answer of `against`, the odds that another arm had got its question: only questions of other arms are
+    #: asked, and a policy may have sent the long questions to `against`
     weight: float
 
 

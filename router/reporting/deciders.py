@@ -42,8 +42,8 @@ _FOR_A_TIME: Final[Mapping[str, Kind]] = {
 NEWEST: Final = 200
 #: a budget decides if it raises the price of a question at least by this factor
 _RAISED: Final = 2.0
-#: least share of questions of other askers from which those at a price that a budget raised are judged apart; least
-#: share of questions without a draw that a safe start's state names
+#: if other askers ask at least this share of the questions, those at a price that a budget raised are judged apart;
+#: if something decides at least this share without a draw, a safe start's state names it
 _OTHERS: Final = 0.1
 #: a smaller fall of the share from the older to the newer half of the newest questions gives no forecast
 _CLEAR: Final = 0.05

@@ -24,14 +24,14 @@ log = logging.getLogger("ragbandit.report")
 
 #: largest number of verdicts of a ledger
 _MOST: Final = 64
-#: also the least time between two moments that are stored of one verdict
+#: an hour in seconds; a verdict that stays the same is stored again only after this time
 _HOUR_S: Final = 3_600.0
 
 
 def report_with_last_verdict(
     database: Database, scope: ReportScope, *, policy: PolicySettings, against: str | None = None, now: float
 ) -> Report:
-    """Make a report as `reporting.report.report`, and store its verdict if its period ends now.
+    """Make a report as `reporting.report.report`, and store its verdict if its period has whole hours and ends now.
 
     If an earlier verdict on the same comparison is withdrawn, the report says why. now: seconds since 1970
     """

@@ -83,7 +83,7 @@ def decided_by(facts: QueriedFacts, *, arms: Sequence[str]) -> str | None:
 
 
 def reason_to_leave_out(row: RowMapping, *, facts: QueriedFacts, arms: Sequence[str]) -> str | None:
-    """Why no comparison includes this decision. facts: facts of `row`."""
+    """Why no comparison includes this decision; None if comparisons include it. facts: facts of `row`."""
     by = decided_by(facts, arms=arms)
     if by is not None:
         return f"decided by {by}"

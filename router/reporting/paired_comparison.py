@@ -119,7 +119,7 @@ def _ends(
 ) -> tuple[float, float]:
     """The lowest and the highest value that an answer may have; both are its value if it has a score.
 
-    cost: cost of an answer whose quality is not known; None if it is not known either.
+    cost: cost of an answer whose quality is not known; None if its cost is not known either.
     """
     value = partial(_value, setting=setting, is_reward=is_reward)
     if answer is None:

@@ -30,7 +30,7 @@ ALPHA: Final = 0.05
 #: evidence against a mean: small bets win with thousands of questions, large ones with few
 _BETS: Final = np.array([0.95, 0.5, 0.25, 0.12, 0.06, 0.03])
 _MONEY: Final = np.array([0.35, 0.28, 0.19, 0.1, 0.05, 0.03])
-#: a bound is exact to this share of the range of differences
+#: a bound lies at most this far from the exact one
 _EXACT: Final = 2.0**-30
 #: parts of a forecast: log wealth that the mixture of bets costs, and the share of the reach that bounds on bets cost.
 #: Forecasts are within about a fifth of the width from 30 questions on

@@ -158,7 +158,7 @@ class Report:
     asked: PairedComparison | None = None
     """Both ways asked again on a sample of the questions (`report --decide`); null if no question was asked again."""
     changes: tuple[Change, ...] = ()
-    """Changes within the period, the newest first: new arms, changed prices, drift. The means are of both worlds."""
+    """Changes within the period, the newest first: new arms, changed prices, drift. The means mix before and after."""
     untried: str | None = None
     """Arms with fewer than ten judged answers, in words, if there is a verdict; null without such an arm."""
     kinds: tuple[QuestionKind, ...] = ()
@@ -397,7 +397,7 @@ def read_log(database: Database, scope: ReportScope) -> ReportRows:
         if rows.imported and questions > scope.most:
             questions -= count_imported(connection, scope.condition)
             rows = _read_rows(connection, scope, questions=questions)
-        # Without a tenant they may be older than the period, so every report says the same of the present.
+        # Without a tenant these questions may precede the period, so every report says the same of the present.
         newest = scope.condition if scope.tenant is not None else replace(scope, since=0.0).condition
         deciders = newest_deciders(connection, newest, label=scope.label)
     return rows.log(scope, whole=questions if questions > scope.most else None, deciders=deciders)

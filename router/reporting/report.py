@@ -63,7 +63,7 @@ def report(
     """Make the report of a period. If draws, outcomes or ratings seem to favour an arm, nothing has a verdict.
 
     against: arm to compare with. If None: the arm of the holdback; without a holdback, the incumbent; without both,
-        the arm that is surely the best so far
+        the best arm by the ratings; if too few are rated, the most expensive arm, or else the most used one
     now: time of the report, seconds since 1970; None for the end of the period
 
     Raises InvalidInput for an impossible period, NotFound for an arm that was never offered and is not in
@@ -260,10 +260,7 @@ class _Groups:
         return tuple(self.comparison(names[number], group == number, against=against)[0] for number in largest)
 
     def comparison(self, name: str, rows: Flags, *, against: int) -> ComparedWays:
-        """Compare what was served in these rows with the arm `against`, where it was offered.
-
-        Returns (comparison, scores of both ways; see `compared`).
-        """
+        """Compare what was served in these rows with the arm `against`, where it was offered."""
         log = self.log.part(rows & self.log.comparable(against))
         arm = np.tile(np.arange(len(log.arms)) == against, (len(log.arm), 1)).astype(np.float64)
         names = name, f"always {log.arms[against]}"
@@ -285,7 +282,7 @@ class _Groups:
 
 
 def _to_rate(log: ReportRows, compared: ComparedWays, *, arm: int) -> int | None:
-    """How many unrated answers of the compared arm would probably settle the verdict; None if there are too few.
+    """How many unrated answers of the compared arm would probably settle the verdict; None if too few, or not known.
 
     Most of the error comes from these answers, since each of them stands for many questions.
     """
@@ -439,7 +436,7 @@ def _disagreement(log: ReportRows, *, first: Matrix | None, second: Matrix) -> s
 
 
 def _with_retracted(total: Comparison, *, log: ReportRows, groups: _Groups, arm: int) -> Comparison:
-    """The comparison. Its assumption names retractions if they turned the verdict."""
+    """The comparison; if retractions turned the verdict, its assumption names them."""
     if log.retracted is None or total.verdict == NOT_KNOWN:
         return total
     is_unrated = np.isnan(log.quality)

@@ -1,4 +1,4 @@
-"""Status of a ledger as it is shown: how far its policy has learned is said under what decides now (`deciders`)."""
+"""Status of a ledger for people: its diagnosis also names what decides now instead of the policy (`deciders`)."""
 
 import time
 from collections.abc import Iterable
@@ -20,17 +20,17 @@ from ragbandit.shared.types import ArmName
 def status(
     ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: float, arms: Iterable[ArmName] = ()
 ) -> ledger_status.Status:
-    """The status; see `learning.status.status`. Raises StoreError."""
+    """The status; see `learning.status.read_status`. Raises StoreError."""
     read = ledger_status.read_status(ledger, serving=serving, rule=rule, now=now, arms=arms)
-    return replace(read, learning=_under(read.learning, ledger=ledger))
+    return replace(read, learning=_with_decider(read.learning, ledger=ledger))
 
 
 def learning_of(ledger: Ledger) -> Diagnosis | None:
     """The diagnosis of the ledger's policy, as in its status; None if no learner has stored one. Raises StoreError."""
-    return _under(ledger_status.stored_diagnosis(ledger), ledger=ledger)
+    return _with_decider(ledger_status.stored_diagnosis(ledger), ledger=ledger)
 
 
-def _under(learning: Diagnosis | None, *, ledger: Ledger) -> Diagnosis | None:
+def _with_decider(learning: Diagnosis | None, *, ledger: Ledger) -> Diagnosis | None:
     if learning is None:
         return None
     with ledger.database.read() as connection:

@@ -30,7 +30,7 @@ from ragbandit.shared.types import ArmName, Json, PolicyControl, PolicyLabel, Po
 
 Verb = Literal["shadow", "promote", "rollback", "retire"]
 
-#: maximum number of versions of one configuration that are not retired
+#: maximum number of versions that are not retired, besides the configuration itself
 MAX_OPEN: Final = 100
 MAX_REASON: Final = 500
 MAX_CHANGES: Final = 100_000

@@ -88,7 +88,7 @@ class RouterProcess:
         return self.versions.ledger
 
     def start(self) -> None:
-        """Register the policy, load the newest snapshot, start the threads. Call it once. Raises StoreError."""
+        """Register the policy, load its newest snapshot, start the threads; once. Raises as `VersionLoader.start`."""
         self.versions.start()
         self.service.refresh_steps()
         if self.service.serving.last_seq < self.ledger.last_seq():

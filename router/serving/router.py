@@ -85,7 +85,7 @@ class Router(AbstractContextManager["Router"]):
     ) -> Self:
         """Start a Router on the configured database, Redis and encoder; Redis may be down.
 
-        config: a file, Settings, or None for ./config.yaml and the environment. Raises ConfigError, StoreError.
+        config: a file, Settings, or None for ./config.yaml and the environment. Raises as `start`.
         """
         loaded = LoadedSettings(settings=config) if isinstance(config, Settings) else load(config)
         settings = loaded.settings
@@ -177,8 +177,8 @@ class Router(AbstractContextManager["Router"]):
         """Make a query of a chat, for `route` or `answer`: the last user message, with the turns before it.
 
         With `conversation.rewrite` the `text` of a later turn is rewritten so that it needs no history; `asked` is the
-        original, and `request` has the cost of the rewrite. messages: oldest first. query: the fields of the request
-        except text and messages. Raises InvalidInput if the chat has no question.
+        original, and `sent.rewrite` has the cost. messages: oldest first. query: the fields of the request except text
+        and messages. Raises InvalidInput if the chat has no question.
         """
         asked = with_chat(query, messages, settings=self.settings.conversation)
         rewritten = self.conversations.rewrite(asked)
@@ -291,7 +291,7 @@ class Router(AbstractContextManager["Router"]):
         """Store one judgement of a decision: exactly one of label, rating, reward and event. Durable when it returns.
 
         label: gold answers. rating: a bool, or a number on `scale`, which is WORST-BEST: 1-5 or -1-1. event: a name
-        of the setting feedback_events. source: "human" (also None), "judge" or "code". rater: for example a user's id;
+        of the setting feedback_events. source: "human" (also None), "label", "judge" or "code". rater: a user's id;
         a rater's later judgement replaces the earlier one until the decision is closed. retract: instead of a
         judgement, the kind ("label", "rating", "reward") that this rater takes back. Raises InvalidInput, NotFound
         (unknown decision), Conflict (feedback_id was used with another body).
@@ -408,7 +408,7 @@ class Router(AbstractContextManager["Router"]):
         return self.process.state(self.status())
 
     def refresh(self) -> bool:
-        """Load the newest snapshot. Returns whether the policy was swapped. Raises StoreError."""
+        """Load new versions and snapshots. Returns whether the deciding policy has a newer one. Raises StoreError."""
         return self.process.versions.refresh()
 
 

@@ -27,7 +27,7 @@ class Cancellation:
 
 
 def cancel(database: Database, *, decision_id: DecisionId, now: float) -> Cancellation:
-    """Cancel an answer without outcome, after a failover that of the successor. Raises NotFound, Conflict."""
+    """Cancel an answer that has no outcome yet; after a failover, the successor's. Raises NotFound, Conflict."""
     with database.write() as connection:
         query = select(decisions.c.run_by, decisions.c.policy).where(decisions.c.id == decision_id)
         decision = connection.execute(query).first()

@@ -94,7 +94,7 @@ def validate_record(model: type[Model], record: Mapping[str, Any]) -> Model:
 
 
 def model_and_faults(model: type[Model], record: Mapping[str, Any]) -> tuple[Model | None, list[InvalidInput]]:
-    """Returns (the record as a model; None with a fault, all its faults)."""
+    """Returns (the record as a model, or None if it has faults; all its faults)."""
     try:
         return model.model_validate(record), []
     except ValidationError as error:

@@ -136,9 +136,7 @@ class AnswerRows:
         return {ours: value for ours, value in shared.items() if value is not None}
 
     def _arm(self, entry: Mapping[str, Any], *, faults: list[InvalidInput]) -> str | None:
-        """The arm of a row. Signs that names of arms cannot have become _. None if there is a fault, which joins
-        `faults`.
-        """
+        """The arm of a row; _ replaces signs that an arm's name cannot have. None for a fault, which joins `faults`."""
         theirs = self._converted(entry, "arm", kind=cells.text, faults=faults)
         if theirs is None:
             return None

@@ -197,7 +197,7 @@ def _outcome_paths(
     families: Mapping[tuple[str, str], Mapping[str, Path]],
     names: Sequence[str],
 ) -> Mapping[str, Path]:
-    """Arm -> path of its outcome: by the first of these names that two arms have, else in a column of its name."""
+    """Arm -> path of its outcome: by the first of these names that two arms have, else a column named as the arm."""
     for wanted in map(plain_name, names):
         for (_, name), of_arms in families.items():
             if name == wanted and len(of_arms) > 1:

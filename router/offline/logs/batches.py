@@ -130,7 +130,7 @@ def _is_for_its_value(request: Json) -> bool:
 def _with_fact(
     batch: Any, keys: Sequence[str], *, holds: Callable[[Json], bool] = lambda _fact: True, pattern_of_value: str = ""
 ) -> Flags:
-    """Flags of rows: True if one of these facts holds. pattern_of_value: of the text after the key, to parse less"""
+    """Flags of rows: True if one of these facts holds. pattern_of_value: only texts with it after a key are parsed"""
     if "facts" not in batch.schema.names:
         return np.zeros(batch.num_rows, dtype=np.bool_)
     # Most rows have none of the facts, so only texts with the pattern are parsed. The pattern alone proves nothing.

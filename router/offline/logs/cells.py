@@ -7,8 +7,8 @@
     list      a list or array, its JSON as text, or texts with commas, semicolons or bars between them
     mapping   an object, a list of pairs, or JSON as text
 
-None, NaN, NaT and NA count as missing. The fields of a row and their conversions are in `jsonl`. All functions except
-`align_pmf` and `convert_value` raise ValueError with a remedy as its text.
+None, NaN, NaT and NA count as missing. The fields of a row and their conversions are in `jsonl`. A
+conversion raises ValueError with a remedy as its text.
 """
 
 import ast
@@ -170,7 +170,7 @@ def members(value: Any) -> dict[str, Any]:
 
 
 def gold(value: Any) -> Any:
-    """Right answers as a list, also from its JSON. Numbers become text, and missing or blank ones are left out."""
+    """Right answers as a list, also from its JSON: numbers become text, blanks are left out. Other values stay."""
     value = from_text(value) if isinstance(value, str) and value.lstrip().startswith(('["', "['")) else value
     answers = [value] if isinstance(value, str | int | float) else value
     if not isinstance(answers, list):

@@ -5,9 +5,9 @@
      "c": {"user": {"plan": "pro"}, "_multi": [{"i": {"id": "mini"}}, {"i": {"id": "large"}}]}}
 
 `a` has the numbers of the actions from 1, the drawn one first, and `p` their probabilities. The reward is minus the
-cost, which contains the service's default reward. The question is a feature of this name, or else the context in words
-with the event's id, since two events with one context are no repeated question. Two kinds of lines are no decisions:
-events that were never shown, and rewards whose event is not in the log.
+cost, which contains the service's default reward. The question is a feature whose name is in _QUESTIONS, or else the
+context in words with the event's id, since two events with one context are no repeated question. Two kinds of lines are
+no decisions: events that were never shown, and rewards without their event.
 """
 
 import math
@@ -43,13 +43,13 @@ _LONGEST: Final = 64  #: maximum number of characters of an arm's name
 _LONGEST_TEXT: Final = 4_000  #: maximum number of characters of a context in words
 #: last names of features that are the question, in order of precedence
 _QUESTIONS: Final = ("question", "query", "prompt", "utterance", "message", "_text", "text")
-#: actions without a name whose features are kept, to notice that they change their places
+#: largest number of actions without a name whose features are kept, to notice that they change their places
 _MOST_UNNAMED: Final = 10_000
 _ONE_CHOICE: Final = "keep one slot for each line: docs/replay.md, A log of Personalizer"
 
 
 def log_records(path: Path, *, keys: Sequence[str]) -> Iterator[tuple[int, Parse]]:
-    """Yield what `records` does; of a file in dsjson, the events that count as records."""
+    """Yield the records of a file; for a file in dsjson, the events that count as records."""
     is_dsjson = re.match(_FORM, first_bytes(path), re.DOTALL)
     return _events(path) if is_dsjson else records(path, keys=keys)
 
@@ -215,7 +215,7 @@ def _drawn_number(event: Event, *, count: int) -> int:
 
 
 def _check_label(label: Any, *, share: float, event: Event) -> None:
-    """Raise InvalidInput if the label has another probability, which may also be that of being drawn and logged."""
+    """Raise InvalidInput if the label's probability is neither `share` nor `share` times the share that is logged."""
     if label is None:
         return
     given = cells.convert_value(cells.cell_number, label, field="_label_probability")
@@ -226,7 +226,7 @@ def _check_label(label: Any, *, share: float, event: Event) -> None:
 
 
 def _names(actions: Sequence[Event], *, places: _Places) -> list[str]:
-    """The arm of each action: its `_tag`, its id, its only text, or else its place. Raises InvalidInput."""
+    """The arms of actions: tags, ids or only texts; places for all actions if one lacks a name. Raises InvalidInput."""
     found = [_name(action) for action in actions]
     if any(name is None for name in found):
         places.check([canonical(action) for action in actions])

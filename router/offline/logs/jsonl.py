@@ -2,8 +2,8 @@
 
     {"id": "q1", "arms": ["fast", "deep"], "pmf": [0.8, 0.2], "arm": "deep", "reward": 0.7}
 
-`read` takes all forms of `records`. `pmf` may be an object by arm, or missing if there is a `propensity`, `reward` an
-object such as {"quality": 1.0, "cost": 3, "weight": 0.05}, `features` a list of numbers (written as base64 of
+`read_rows` takes all forms of `records`. `pmf` may be an object by arm, or missing if there is a `propensity`, `reward`
+an object such as {"quality": 1.0, "cost": 3, "weight": 0.05}, `features` a list of numbers (written as base64 of
 little-endian float32). Unknown keys, such as a candidate's pmf, are kept in `extra`.
 """
 

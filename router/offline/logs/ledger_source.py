@@ -91,7 +91,7 @@ def _pmfs(texts: Sequence[str]) -> Any:
 
 
 def _features(cells: Sequence[bytes | None]) -> Any:
-    """Lists of float16 or float32, as they are stored: half of the bytes lets more of a log stay in memory."""
+    """Lists of float16 or float32, as they are stored: float16 takes half the memory, so more of a log stays there."""
     rows = features_rows(cells)
     if rows is None:  # a row has no features, or features of another width
         return list(map(features_value, cells))

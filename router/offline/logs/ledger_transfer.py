@@ -50,7 +50,7 @@ PAGE = 500
 _DRAWN = ("arm", "arms", "pmf")
 #: columns of an update that must equal the stored ones even with `remade`
 _OF_ANSWER = ("quality", "cost")
-#: columns of an update that files lack, since the ledger sets them
+#: columns of an update that are not compared, since the ledger sets them
 _SET_BY_LEDGER = ("seq", "restarts", "decided")
 #: if a decision was imported under a new id, its facts have its id in the log under this key
 LOGGED_ID: Final = "logged_id"
@@ -112,7 +112,7 @@ def import_rows(
     remade: True if the rows are computed again for each import, as from a table. Then a row may have other times,
     features and cost weights than the ledger's row of the same id; arm, quality and cost must be equal.
     progress: called after every page with the counts.
-    Raises NotReady if a learner keeps the ledger; Conflict, with the line, if the store's row of the same id differs.
+    Raises NotReady if a learner keeps the ledger, InvalidInput for a row without pmf, Conflict for one that differs.
     """
     holder = lease_holder("import")
     common: dict[str, Any] = {"ledger": ledger, "source": source, "origin": origin, "remade": remade}
@@ -247,7 +247,7 @@ class _ImportPage:
                 message = f"the ledger learns from encoder {encoder[:12]}, the row has {row_encoder[:12]!r}"
                 raise self._conflict(row, "encoder_hash", message)
         self._check_decisions(new_ids=())
-        self._check_learned()
+        self._learned_ids()
 
     def write(self, moves: Moves, *, end: int, now: float) -> list[Logged]:
         """Write the rows that the ledger lacks, from seq end + 1. Returns the written rows. Raises Conflict."""
@@ -255,7 +255,7 @@ class _ImportPage:
         new_ids: set[str] = set(compress(self.decision_rows, inserted))
         moves.add("decided", len(new_ids))
         self._check_decisions(new_ids=new_ids)
-        learned_ids = self._check_learned()
+        learned_ids = self._learned_ids()
         added = [row for row in self.rows if row.decision.id not in learned_ids]
         self._remove_waiting([row for row in added if row.decision.id not in new_ids], moves=moves)
         if added:
@@ -279,8 +279,8 @@ class _ImportPage:
                 name = next((name for name in different if name != "body_hash"), different[0])
                 raise self._conflict(row, name, f"the store has another decision {row.decision.id!r}")
 
-    def _check_learned(self) -> set[str]:
-        """Ids of the rows that the ledger has learned. Raises Conflict if it learned them with other values."""
+    def _learned_ids(self) -> set[str]:
+        """Ids of the rows that the ledger has learned. Raises Conflict if it learned one with other values."""
         by_id = {row.decision.id: row for row in self.rows}
         in_ledger = updates.c.policy == self.ledger.label, updates.c.decision_id.in_(list(by_id))
         learned_ids: set[str] = set()

@@ -31,7 +31,7 @@ from ragbandit.shared.json_lines import new_file
 GROUP = 1 << 16
 #: rows that are converted to columns at a time
 PIECE = 2048
-#: bytes of the columns of a batch, and of its texts
+#: largest number of bytes of the columns of a batch, and of its texts
 _BATCH_BYTES = 1 << 24
 #: keys of a record whose values are objects without a schema
 _OPEN = ("context", "budget", "aim", "facts")

@@ -34,7 +34,7 @@ _NAMES: Final[Mapping[str, Sequence[str]]] = {
     "question": ("question_text", "Question", "questions"),
     "id": ("question_id", "_id", "QuestionId", "ID"),
 }
-#: names of columns; other names differ from ours only in case or signs
+#: names of columns in delimited text; `records` also finds them in another case and with other signs
 _COLUMNS: Final = ("question", "id", "question_text", "question_id")
 #: a line of DPR's questions; the list may be quoted
 _DPR: Final = re.compile(r"""[^\t\n{][^\t\n]*\t[ ]*"?\[\s*["'][^\t\n]*\]"?[ ]*\r?(?:\n|\Z)""")

@@ -106,7 +106,7 @@ class TableForm:
         return values, faults
 
     def with_our_keys(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A record of a wide table with our keys. Raises a group of InvalidInput for a context of another type."""
+        """A record of a wide table with our keys. Raises a group of InvalidInput for values that cannot be used."""
         changed = dict(entry)
         for ours, theirs in self.columns.items():
             if not cells.is_empty(value := column_value(entry, theirs)):
@@ -200,7 +200,7 @@ def _long_columns(known: "_SampleColumns", *, columns: Mapping[str, str], unread
 
 
 def _wide_columns(known: "_SampleColumns", *, columns: Mapping[str, str], arms: ArmColumns) -> dict[str, str]:
-    """The columns of a wide table with those that it has under usual names. Our own names have precedence.
+    """The named columns of a wide table, and those with usual names. Our own names have precedence.
 
     Raises InvalidInput if no column has outcomes.
     """
@@ -230,7 +230,7 @@ def _outcome_head(known: "_SampleColumns", columns: Mapping[str, str]) -> str:
 
 
 def _arms_of(known: "_SampleColumns", *, columns: Mapping[str, str], unread: Collection[str]) -> ArmColumns:
-    """Where a wide table has the values of its arms, except of `correct` and `score` by arm, see `_SampleColumns`."""
+    """Where a wide table has its arms' values, except those that `_SampleColumns.arms_below` finds in objects."""
     of_arms: dict[str, dict[str, Path]] = {}
     for ours, column in columns.items():
         if (of_arm := _of_arm(ours)) is not None:

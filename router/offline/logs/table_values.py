@@ -69,7 +69,7 @@ MOST_AMOUNT: Final = 1e9
 
 
 def arm_name(theirs: str) -> str:
-    """The name of a model as an arm may have it: other signs become _. It may still be none, see ARM."""
+    """The name of a model as an arm may have it: other signs become _. The result may still be invalid, see ARM."""
     return theirs if ARM.fullmatch(theirs) else re.sub(r"[^A-Za-z0-9_.-]+", "_", theirs).strip("_")
 
 

@@ -6,8 +6,8 @@
 
 Only `question`, `correct` and one cost are needed; other keys are ignored. A cost is `steps`, `seconds`, a field of
 Cost, or `cost`, in the unit of the reward. The measures after the costs serve reports and labels (`with_measure`). The
-members of an object may be columns: `correct.a`, `correct_a`. Most rows define the arms. `records` lists the forms of
-files. A file may have a row for each answer instead (`answer_rows`), and other names of columns (`table_columns`).
+members of an object may be columns: `correct.a`, `correct_a`. The arms are those of most rows. `records` lists
+the forms of files. A file may have a row for each answer (`answer_rows`), and other names of columns (`table_columns`).
 In a log that is made from a table, a question with K arms becomes K rows, one for each arm with probability 1 / K: the
 mean of what a uniform draw would log. These rows are not independent, so intervals that count them as K questions would
 be too narrow.
@@ -157,7 +157,7 @@ def required_text(entry: Mapping[str, Any], key: str, *, remedy: str) -> str:
 
 #: value of the fact IMPORTED in decisions made from a table
 ORIGIN = "table"
-#: arm -> steps or seconds of its answer, in the range that the service accepts
+#: arm -> amount of a cost of its answer, in the range that the service accepts
 _Amounts = dict[ArmName, Annotated[float, Field(ge=0.0, le=MOST_AMOUNT), _AsNumber]]
 _Quality = Annotated[float, Field(ge=0.0, le=1.0), BeforeValidator(cells.outcome)]
 
@@ -294,7 +294,7 @@ def _table_records(path: Path, *, columns: Mapping[str, str]) -> Iterator[tuple[
 
 
 def _form_of(path: Path, *, columns: Mapping[str, str], schema: ContextSchema) -> TableForm:
-    """The form of a file. Raises InvalidInput with the file as field."""
+    """The form of a file. Raises InvalidInput if the file cannot be read, or lacks a column."""
     sample: list[Mapping[str, Any]] = []
     for _, parse in islice(_table_records(path, columns=columns), SAMPLE):
         with suppress(InvalidInput):  # it is raised again with its line
@@ -318,7 +318,7 @@ def _usual_rows(
     number, model = next((number, row) for number, row in numbered if _shape(row) == usual)
     with locate_errors(file, line=number):
         arms = _arms(model.correct, is_long=is_long)
-    of_arms = partial(_check_arms, arms=arms, is_long=is_long)
+    of_arms = partial(_checked_amounts, arms=arms, is_long=is_long)
     rows = []
     for number, row in numbered:
         with _collect_faults(bad, line=number, is_long=is_long):
@@ -354,7 +354,7 @@ def _arms(correct: Mapping[ArmName, float], *, is_long: bool) -> tuple[ArmName, 
     return tuple(correct)
 
 
-def _check_arms(
+def _checked_amounts(
     numbers: Mapping[ArmName, float], key: str, *, arms: tuple[ArmName, ...], is_long: bool
 ) -> dict[ArmName, float]:
     """The numbers in the order of the arms. Raises a group of InvalidInput for missing and for other arms."""
@@ -392,7 +392,7 @@ def with_measure(table: LabelledTable, measure: str | None) -> tuple[LabelledTab
 
 
 def with_hops(table: LabelledTable, hops: Mapping[str, int]) -> LabelledTable:
-    """The table with these numbers of hops, by data set, for rows that have none. Raises InvalidInput."""
+    """The table with these numbers of hops, by data set, for rows that have none. Raises InvalidInput for others."""
     known = {row.dataset for row in table.rows}
     for dataset in hops:
         if dataset not in known:
@@ -433,8 +433,8 @@ def arm_rows(
 ) -> list[Logged]:
     """Make a log row for each arm. label: of the ledger. now: time of the decisions, seconds since the epoch.
 
-    occurrence: number of earlier rows of the table with this question. A row's id is a hash of question, arm and
-    occurrence, so that the same table always gives the same ids.
+    occurrence: number of earlier rows of the table with this question. A row's id is a hash of question,
+    context, arm and occurrence, so that the same table always gives the same ids.
     """
     share = 1.0 / len(arms)
     query, charged = table_query(row), charged_costs(row, prices=reward.cost)

@@ -206,7 +206,7 @@ class ResultAssembler:
     def _estimate(
         self, evidence: LogMoments, *sides: int | None, target: int = 0, confidence: float | None = None
     ) -> Difference:
-        """`_estimate_moments` on all questions, without an interval if there are too few rows.
+        """`_estimate_moments` on all questions, without an interval if there are too few rows, or the log has faults.
 
         With unsupported decisions, the interval of the reward grows on both sides by half of the reward's range x share
         of these decisions; quality, cost and segments then get no interval.

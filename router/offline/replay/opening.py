@@ -94,7 +94,7 @@ class MemoryLog:
     #: policy that the service uses now; None for a file, and for a ledger that contains only imported rows
     serving: PolicyDefinition | None = None
     skipped: Sequence[BadRow] = ()
-    undrawn: int = 0  #: number of rows that were left out because their arm was not drawn; see `drawn`
+    undrawn: int = 0  #: number of rows that were left out because their arm was not drawn; see `drawn_flags`
     total: int = 0  #: number of rows that the rows in memory were drawn from
 
     @property
@@ -110,7 +110,7 @@ class MemoryLog:
 class OpenLog:
     path: Path | None = None  #: the file, folder or pattern; None for rows in memory or the ledger of the store
     rows: Sequence[Logged] | None = None  #: rows in memory; None for files and for the ledger of the store
-    ledger: str | None = None  #: label of the ledger that learned the rows; None if only the decisions name a ledger
+    ledger: str | None = None  #: label of the store's ledger that is read; None for files and rows in memory
     settings: Settings = field(default_factory=Settings)
     since: float | None = None
     mixed_arms: bool = False
@@ -171,7 +171,7 @@ class OpenLog:
         return usable_rows(rows, path=self.path, skip=self.skip_bad, bad=skipped)
 
     def arms(self, sources: Sequence[LogSource]) -> tuple[ArmName, ...]:
-        """The arms of the first row, or of all rows if mixed arms are allowed. Raises InvalidInput."""
+        """The arms of the first drawn row, or of all drawn rows if mixed arms are allowed. Raises InvalidInput."""
         names: dict[ArmName, None] = {}
         for source in sources:
             names |= dict.fromkeys(offered_arms(source, every=self.mixed_arms))

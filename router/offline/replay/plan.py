@@ -32,7 +32,7 @@ SAMPLE: Final = 50_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """Settings of a replay. Raises InvalidInput for an unknown name, or a number out of range."""
+    """Settings of a replay. Raises InvalidInput for a number out of range."""
 
     weight: float | None = None  #: weight of cost for rewards and policies; None for each row's own weight
     #: reward.weight of the service, for rows whose request had a cost weight of its own; unused if `weight` is set
@@ -84,7 +84,7 @@ class CandidateSpec:
 def parse_candidates(
     names: Sequence[str | CandidateSpec], *, params: Mapping[str, Mapping[str, Json]] = MappingProxyType({})
 ) -> list[CandidateSpec]:
-    """Parse candidates. params: registry name -> params. Raises InvalidInput for a repeated name or an empty list."""
+    """Parse candidates. params: registry name -> params. Raises InvalidInput for unknown or repeated names, or none."""
     if not names:
         raise InvalidInput("no candidate is named", field="policy", remedy="name one, for example fixed:single_step")
     specs: list[CandidateSpec] = []
@@ -169,7 +169,7 @@ class ImportanceWeights:
     effective_rows: float
     largest: float
     possible: float  #: largest weight that could have been drawn, over all rows and arms
-    #: mean weight, near 1 if the log is correct. In one of a thousand correct logs the interval excludes 1
+    #: mean weight: if the log is correct, about 1 - sum of `unsupported`, which one of a thousand intervals misses
     mean: Difference
 
 
@@ -186,7 +186,7 @@ class CandidateResult:
     weights: ImportanceWeights
     #: arm -> share of the candidate's probability on rows where the logged probability of the arm is 0
     unsupported: Mapping[ArmName, float]
-    #: worst and best reward that unsupported decisions allow; None without unsupported decisions
+    #: interval of the reward with unsupported decisions at their worst and best; None without them, or without interval
     bounds: tuple[float, float] | None
     shares: Mapping[ArmName, float]
     #: field -> value, the most frequent first -> the same comparison on the rows with this value

@@ -33,7 +33,7 @@ def row_updates(log: MemoryLog, *, plan: Plan) -> list[Update]:
     updates = []
     for index, row in enumerate(log.rows):
         decision, asked = row.decision, row.decision.query
-        # A request's own weight, which a budget may have raised, is not one at which rewards are read.
+        # Rewards are not read at a request's own weight, since a budget may have raised it.
         own = plan.weight is None and decision.cost_weight is not None
         weight = plan.usual_weight if own else plan.weight
         update = make_update(

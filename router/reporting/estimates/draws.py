@@ -77,8 +77,8 @@ class Draws:
         return self.drawn(policy) / self.drawn(self.pmf)
 
     def effective(self, policy: Matrix) -> float:
-        """Effective rows for a policy, or for a part of every question; also computed from the probabilities of all
-        questions, so that questions that hardly ever draw an arm count too.
+        """Effective rows for a policy, or for a part of every question: by the drawn rows or by the probabilities of
+        all questions, whichever gives fewer, so that questions that hardly ever draw an arm count too.
         """
         squares = (policy**2 / self._chance / self.seen_share).sum(axis=1)
         expected = float((squares if self.counts is None else squares * self.counts).sum())
@@ -110,7 +110,7 @@ class Draws:
         return correction + model
 
     def elsewhere(self, place: int, *, away: Vector) -> Vector:
-        """Scores whose mean estimates the sum over all questions of (1 - p) x (value of this arm), shape (n,).
+        """Scores whose mean estimates the mean over all questions of (1 - p) x (value of this arm), shape (n,).
 
         p: the arm's probability. A question that drew the arm has the weight (1 - p) / p for what its value differs
         from the model; other questions have the model's value. away: 1 - p, 0 where the arm could not be drawn

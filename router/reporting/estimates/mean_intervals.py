@@ -32,7 +32,7 @@ TINY: Final = 1e-300
 class MeanInterval:
     """An interval of a mean difference, and the figures from which it was computed."""
 
-    rows: Vector  #: differences d, the newest first; one for each cluster, shape (clusters,)
+    rows: Vector  #: differences d, one for each cluster, shape (clusters,)
     middle: float
     below: float  #: standard error of the low end
     above: float  #: standard error of the high end

@@ -94,7 +94,7 @@ def numbers_of(value: Json, *, count: int) -> list[float] | None:
 
 
 def turn_words(decision: Decision) -> str:
-    """Which turn it is of its task or loop of tools: "turn 6 of a task"; of a decision, "a decision"."""
+    """Which turn it is of its task or loop of tools: "turn 6 of a task"; "a decision" for other decisions."""
     task, loop = TaskTurn.of(decision.facts), decision.query.continues.loop
     if decision.turn_of is None:
         return "a decision"

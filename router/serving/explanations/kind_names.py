@@ -20,7 +20,7 @@ from ragbandit.shared.texts.formats import number
 
 #: most values of a fact in a name; further ones are "others"
 _MOST_NAMED: Final = 4
-#: least share of a kind with a word that names it, and most of the other questions
+#: a word names a kind that has it in this share of its questions or more, if at most this share of the others have it
 _MOST_OF, _FEW_OF = 0.8, 0.05
 #: facts with a name of their own whether they hold or not
 _EITHER: Final = {

@@ -32,7 +32,7 @@ class KindRewards:
     def of_draws(cls, rewards: Vector, *, drawn: Rows, pmfs: Matrix, most: int) -> Self:
         """From the rewards of the drawn arms, the newest first, NaN where there are none.
 
-        drawn: places of the arms, shape (n,). most: number of newest questions that are kept; all confirm
+        drawn: places of the arms, shape (n,). most: number of newest questions kept; `confirmed` is computed from all
         """
         confirmed = _confirmed_by_draws(rewards[::-1], drawn=drawn[::-1], pmfs=pmfs[::-1])
         rewards, drawn, pmfs = rewards[:most], drawn[:most], pmfs[:most]
@@ -51,7 +51,7 @@ class KindRewards:
         )
 
     def best(self) -> int | None:
-        """The place of the fixed arm with the highest mean."""
+        """The place of the fixed arm with the highest mean; None if no arm has enough rows."""
         effective, means = self._fixed_means(np.arange(len(self.policy)))
         known = np.where(effective >= FEWEST_EFFECTIVE, means, -np.inf)
         return int(known.argmax()) if np.isfinite(known).any() else None

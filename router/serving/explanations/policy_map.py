@@ -48,7 +48,7 @@ LEAST_GAIN: Final = 0.01
 EXAMPLES, LONGEST = 3, 120
 #: kinds are named if they explain so much, if the pmfs are on average so far from their mean, and if rewards confirm it
 EXPLAINED, LEAST_SPREAD = 1 / 3, 0.05
-#: most arms whose questions are shown instead
+#: largest number of arms whose likeliest questions are shown if kinds are not named
 MOST_DIFFERENT: Final = 4
 _MOST_VALUES: Final = 100
 
@@ -141,7 +141,7 @@ def halves(texts: Sequence[str]) -> npt.NDArray[np.bool_]:
 def policy_map(
     database: Database, *, label: str, schema: ContextSchema, weight: float, tenant: str | None = None
 ) -> PolicyMap:
-    """Map the newest MOST_QUESTIONS decisions with several arms. All decisions read confirm it. weight: cost weight."""
+    """Map the newest MOST_QUESTIONS decisions with several arms; all that are read confirm it. weight: cost weight."""
     rows = _read(database, label=label, tenant=tenant)
     if len(rows) < 2 * FEWEST:
         return PolicyMap(questions=len(rows))

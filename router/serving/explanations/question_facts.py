@@ -54,7 +54,7 @@ _MONTHS: Final = (
     "january february april june july august september october november december "
     "januar februar märz juni juli oktober dezember"
 )
-#: whether a text has it: the name of the fact -> its pattern. More than letters count, so "may" alone is no date
+#: whether a text has it: the name of the fact -> its pattern. "May" or "March" alone may be a verb
 _PATTERNS: Final = {
     "a number": re.compile(r"\d"),
     "a date": re.compile(

@@ -62,9 +62,9 @@ class Correction:
         )
 
     def dollars_of(self, cost: Cost, *, arm: str, model: object, at: float) -> float | None:
-        """The right dollars of an outcome that is covered; None if there is no price for its tokens.
+        """The right dollars of a covered outcome; None if its tokens have no price, or a factor does not change it.
 
-        A factor leaves an outcome as it is whose calls have no price. at: end of the run, seconds since 1970
+        A factor does not change an outcome whose calls have no price. at: end of the run, seconds since 1970
         """
         if self.dollars is not None:
             return self.dollars

@@ -1,9 +1,9 @@
 """What an answer of an arm is expected to cost, in dollars: for limits, for the order of a failover, for reservations.
 
-`of` is the mean of its newest answers with a price: of those that the arm's present model made for anybody, since the
-service knows their price, and of a caller's own arms those that the same tenant reported, since callers report what
-they like. Without such answers it is the listed price. Failed answers do not count, or an arm that fails would be the
-cheapest. An arm whose newest outcomes are all failures comes last in the order, also where the breaker is off.
+`of` is the mean of the arm's newest answers with a price. For an arm of ours these are the answers of its present model
+to anybody, since the service knows their price; for a caller's own arm, those that the same tenant reported, since
+callers report what they like. Without such answers it is the listed price. Failed answers do not count, or failing arms
+would be the cheapest. An arm whose newest outcomes are all failures is last in the order, also without the breaker.
 """
 
 import math
@@ -33,7 +33,7 @@ _NEWEST: Final = (
 _READ: Final = 500
 _FRESH_S: Final = 1.0
 _KEPT: Final = 10_000
-#: number of newest outcomes of an arm that come last in the order if all of them are failures
+#: an arm comes last in the order if this number of its newest outcomes are failures
 _FAILURES: Final = 5
 #: an arm's answers to one tenant; None for those of all tenants
 _Key = tuple[str, str | None]
@@ -63,7 +63,7 @@ class ExpectedDollars:
         self._failing = set[_Key]()
 
     def of(self, arm: str, *, tenant: str) -> float | None:
-        """None if the price is unknown."""
+        """Expected dollars of an answer; None if the price is unknown."""
         mean = self._mean(arm, tenant=tenant)
         price = self._prices.get(arm)
         if mean is not None and (mean[0] > 0.0 or price is not None):

@@ -9,12 +9,12 @@
 that stores the decisions. Scores of the judge, rewrites, picks and runs without an outcome have `no_reservation`, so
 nothing is written before their calls.
 
-Estimates have two places, and `spending.spent` reads both. The estimate of a call is added to the sums of its spenders
+Estimates have two places, and `read_spending` reads both. The estimate of a call is added to the sums of its spenders
 until the call is settled. The estimate of an answer is a column of its row in `jobs`, inserted with the decision and
 deleted with the outcome: so no further row is written, every deletion of the job releases the estimate, and every
-gateway sees it. Estimates of answers in the sums of a day would let each question change rows that all gateways share,
-and each way in which a job ends would have to settle one. The sums of a session or task, which few questions share,
-have the estimates too, so that a question reads one row and not all jobs; see turn_sums.py.
+process sees it. With estimates of answers in the sums of a day, each question would change rows that all processes
+share, and each way in which a job ends would have to settle one. The sums of a session or task, which few questions
+share, have the estimates too, so that a question reads one row and not all jobs; see turn_sums.py.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -59,7 +59,7 @@ _STORED: Final = "SELECT id FROM decisions WHERE id IN ?"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reservation:
-    """Dollars that are counted before a call. dollars: the estimate, 0.0 if nothing is. at: time of its day."""
+    """Dollars counted before a call. dollars: the estimate, 0.0 if nothing is counted. at: when, for the day's sum."""
 
     spenders: tuple[Spender, ...]
     dollars: float

@@ -2,7 +2,7 @@
 
 With the names of `labels`: use = |1 - is_a / p|, and q = clip(c * use, LEAST_JUDGED * share, 1), where `share` is the
 setting `judge.share` and the mean of q is `share`. Scores have the weight share / q. Replay uses the scores that would
-also have been drawn with the smallest q, nearly all of `share`.
+also have been drawn with the smallest q, LEAST_JUDGED * share.
 """
 
 from collections import deque

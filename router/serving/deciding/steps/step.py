@@ -35,7 +35,7 @@ class Question(Offer):
     certain_arm: ArmName | None = None
     #: what chose the arm; None if the policy draws it
     arm_by: ArmBy | None = None
-    #: arm of the earlier turns, which this turn keeps unless the policy favours another; None if it need not be asked
+    #: arm of the earlier turns, which this turn keeps unless the policy favours another; None if no policy is asked
     kept_arm: ArmName | None = None
     #: whether only the probabilities are wanted: nothing is drawn, stored, or asked of another model
     is_preview: bool = False

@@ -7,7 +7,7 @@ breaks off its tasks would look as good as the arm that ends them.
 
 While a dollar budget is spent, the policy is asked about each further turn: it goes to the arm that the policy favours
 at the highest price, as a new question would, and not to the arm of the earlier turns. So do results of tools. Beyond a
-limit of the task both go to the cheapest arm.
+limit of the task, `at_limit: cheapest` gives both to the cheapest arm.
 """
 
 import re

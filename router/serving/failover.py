@@ -172,7 +172,7 @@ def _budget_left(budget: Budget, *, outcome: Outcome) -> Budget | None:
     """The budget minus the cost of a failed attempt; None if a cap is used up."""
     cost = outcome.cost
     tokens = cost.prompt_tokens + cost.completion_tokens
-    spent = {"seconds": cost.seconds_total, "dollars": cost.dollars, "tokens": tokens}
+    spent = {"seconds": cost.seconds_total, "dollars": cost.charged_dollars, "tokens": tokens}
     left = {name: getattr(budget, name) - used for name, used in spent.items() if getattr(budget, name) is not None}
     if left.get("seconds", LEAST_S) < LEAST_S or left.get("dollars", 1.0) <= 0.0 or left.get("tokens", 1) < 1:
         return None

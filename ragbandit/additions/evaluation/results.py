@@ -27,7 +27,7 @@ Answered = Mapping[str, Sequence[StoredAnswer]]
 #: arm -> the measures of its answers, in the order of the questions
 Qualities = Mapping[str, Sequence[Measures]]
 #: the means of an arm over all questions, as `--json` prints them. `time` is the mean seconds divided by the mean
-#: seconds of the arm that `time_one_of` returns
+#: seconds of the arm that `time_one_of` returns. `dollars` is None if an answer has no price
 Line = dict[str, Any]
 
 
@@ -53,8 +53,10 @@ def line_of_arm(
     line["steps"] = fmean(answer.steps for answer in answers)
     line["seconds"] = fmean(answer.cost.seconds_total for answer in answers)
     line["time"] = None if reference is None else _time_ratio(answers, reference=reference)
-    for name in ("passages", "prompt_tokens", "completion_tokens", "dollars"):
+    for name in ("passages", "prompt_tokens", "completion_tokens"):
         line[name] = fmean(getattr(answer.cost, name) for answer in answers)
+    has_prices = not any(answer.cost.assumed_dollars for answer in answers)
+    line["dollars"] = fmean(answer.cost.dollars for answer in answers) if has_prices else None
     line["exhausted"] = sum(answer.status == "exhausted" for answer in answers)
     failures = [
         {"id": row.id, "error": answer.error or answer.stop_reason}
@@ -100,7 +102,7 @@ def table_records(
             "steps": {arm: answer.steps for arm, answer in answers.items()},
             "seconds": {arm: answer.cost.seconds_total for arm, answer in answers.items()},
             "passages": {arm: answer.cost.passages for arm, answer in answers.items()},
-            "dollars": {arm: answer.cost.dollars for arm, answer in answers.items()},
+            "dollars": {arm: answer.cost.charged_dollars for arm, answer in answers.items()},
             **{name: {arm: measures[arm][name] for arm in answers} for name in next(iter(measures.values()), {})},
             **{key: value for key, value in origin.items() if value is not None},
         }

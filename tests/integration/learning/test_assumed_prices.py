@@ -7,21 +7,23 @@ import pytest
 from sqlalchemy import select
 
 from ragbandit.router.config.sections import assumed_prices
-from ragbandit.router.config.settings import GeneratorSettings, Settings
+from ragbandit.router.config.settings import BudgetSettings, GeneratorSettings, Settings
 from ragbandit.router.learning.repricing import reprice
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report
 from ragbandit.router.serving.checks.reports import make_outcome
+from ragbandit.router.serving.failover import replacement_decision
 from ragbandit.router.storage.access.corrections import Correction
 from ragbandit.router.storage.access.spending import UNIT, Spender, read_spending
 from ragbandit.router.storage.access.turn_sums import ensure_sums, session_spender
 from ragbandit.router.storage.sql.tables import updates
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import PolicyLabel, Query
+from ragbandit.shared.types import NO_CONVERSATION, Budget, PolicyLabel, Query
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.setup.generators import worker_arms
 from ragbandit.workers.setup.loading import ArmLoader
+from tests.support.examples import made_decision
 
 CHARGED = {"reward": {"cost": {"dollars": 1.0}, "weight": 1.0}}
 SMALL, LARGE, FREE = {"input": 1.0, "output": 2.0}, {"input": 10.0, "output": 1.0}, {"input": 0.0, "output": 0.0}
@@ -122,6 +124,18 @@ def test_rewards_and_limits_count_it_and_sums_do_not(make_world, database_url):
     assert any(f"{len(unpriced)} answers of {arm} have no price" in note for note in shown.notes)
     assert {one.cost.estimate for one in shown.arms} == {None}
     assert world.router.verify(deep=True).ok
+
+
+@pytest.mark.parametrize(("assumed", "left"), [(0.06, 0.04), (0.2, None)])
+def test_a_failed_attempt_without_a_price_uses_up_the_limit_of_its_answer(assumed, left):
+    """Another arm gets what is left of the limit in dollars, and none answers if nothing is left."""
+    decision = made_decision(arm="a", query=Query(text="q?", budget=Budget(dollars=0.1)))
+    made = make_outcome(decision_id=decision.id, now=1.0, status="failed", error="gone", cost=TOKENS)
+    made_by = {"failure": {"kind": "failed", "status": 502}}
+    failed = replace(made, made_by=made_by, cost=replace(made.cost, assumed_dollars=assumed))
+    more = {"unhealthy": (), "conversation": NO_CONVERSATION, "limits": BudgetSettings(), "passing": {}}
+    replaced = replacement_decision(decision, failed, arms=["b"], worker_arms={"a": {}, "b": {}}, secret=b"s", **more)
+    assert (None if replaced is None else replaced.query.budget.dollars) == (left and pytest.approx(left))
 
 
 def test_a_correction_gives_it_a_price(make_world):

@@ -43,19 +43,22 @@ class PriceForm(NamedTuple):
 
 
 #: names of OpenRouter's whole and of its parts, in chats and in responses
-_UPSTREAM: Final = ("", "prompt_", "completions_", "input_", "output_")
+_UPSTREAM: Final = tuple(
+    f"cost_details.upstream_inference_{one}cost" for one in ("", "prompt_", "completions_", "input_", "output_")
+)
+_IN_DOLLARS: Final = dict.fromkeys(("currency", "cost_currency", "cost.currency"), (None, "USD", "usd"))
 _VERCEL: Final = ("provider_metadata", "providerMetadata")
 #: LiteLLM's changes of a price, whose sum is only in the header without "-original"
 _UNCHANGED: Final = {f"x-litellm-response-cost-{one}-amount": (None, "0", "0.0") for one in ("discount", "margin")}
 #: the first form in a reply counts. A field that is not here is no price, since its unit is not known
 FORMS: Final = (
     # OpenRouter, and streams of LiteLLM. Without an own key, both fields of OpenRouter contain the same price.
-    PriceForm("usage", "cost", own_key=tuple(f"cost_details.upstream_inference_{one}cost" for one in _UPSTREAM)),
-    PriceForm("usage", "cost.total_cost"),  # Perplexity, Bifrost
+    PriceForm("usage", "cost", own_key=_UPSTREAM, only_if=_IN_DOLLARS),
+    PriceForm("usage", "cost.total_cost", only_if=_IN_DOLLARS),  # Perplexity, Bifrost
     PriceForm("usage", "cost_usd_total"),  # LLM Gateway, osmAPI
     PriceForm("usage", "cost_usd"),  # Otari
     PriceForm("usage", "cost_in_usd_ticks", per_dollar=1e10),  # xAI
-    PriceForm("usage", "estimated_cost"),  # DeepInfra
+    PriceForm("usage", "estimated_cost", only_if=_IN_DOLLARS),  # DeepInfra
     PriceForm("usage", "tensorzero_cost", only_if={"tensorzero_currency": (None, "USD")}),  # TensorZero
     PriceForm("reply", "x_nanogpt_pricing.amount", only_if={"x_nanogpt_pricing.currency": ("USD",)}),  # NanoGPT
     PriceForm("reply", "associated_dollar_cost"),  # UiPath

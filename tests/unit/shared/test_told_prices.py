@@ -110,6 +110,11 @@ def test_the_tier_that_a_server_names(source, tier):
     ("place", "source", "dollars"),
     [
         *(("reply", {"x_nanogpt_pricing": {"amount": 1, "currency": no}}, None) for no in (None, "EUR", "XNO")),
+        ("usage", {"cost": 1, "currency": "EUR"}, None),
+        *(("usage", {"cost": 1, "currency": unit}, 1.0) for unit in ("USD", "usd", None)),
+        ("usage", {"cost": {"total_cost": 1, "currency": "CNY"}}, None),
+        ("usage", {"cost": {"total_cost": 1, "currency": "USD"}}, 1.0),
+        ("usage", {"estimated_cost": 1, "cost_currency": ["EUR"]}, None),
         ("usage", {"tensorzero_cost": 1, "tensorzero_currency": "EUR"}, None),
         ("usage", {"tensorzero_cost": 1, "tensorzero_currency": "USD"}, 1.0),
         ("headers", {f"{LITELLM}-original": "1", f"{LITELLM}-discount-amount": "0.0"}, 1.0),

@@ -250,5 +250,5 @@ def _store_metrics(state: RouterState) -> Iterator[Metric]:
     yield gauge("ragbandit_arm_offered", "1 if the arm is offered, 0 if it is suspended.", offered, labels=["arm"])
     yield from _worker_metrics(state)
     yield from _earned_metrics(state.earned)
-    text = "Jobs waiting, by queue; absent while Redis is down."
+    text = "Wake-ups waiting in Redis, by queue: about one per decision to answer; absent while Redis is down."
     yield gauge("ragbandit_jobs", text, dict(state.jobs or {}), labels=["queue"])

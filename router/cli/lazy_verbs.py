@@ -45,7 +45,7 @@ class LazyGroup(TyperGroup):
         return list(dict.fromkeys([*ordered, *self.verbs]))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - the signature of click
-        """Return the verb if it was loaded, else a placeholder that has only the help text."""
+        """Return the verb, or a placeholder with its help text until it is loaded; a group; None for another name."""
         target = self.verbs.get(cmd_name)
         panel = next((title for title, names in self.panels.items() if cmd_name in names), None)
         if isinstance(target, VerbGroup):

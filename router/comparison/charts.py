@@ -171,7 +171,7 @@ def learning(curves: Sequence[LearningCurve]) -> Picture | None:
 
 
 def _look(place: int) -> Look:
-    """The look of a policy's line. The first 21 differ; all differ from the line of the best fixed arm."""
+    """The look of a policy's line. The first 56 differ; all differ from the line of the best fixed arm."""
     colour, shape = _POLICIES[place % len(_POLICIES)]
     return colour, (shape + 3 * (place // len(_POLICIES))) % 8
 

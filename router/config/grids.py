@@ -21,8 +21,8 @@ _MOST_FACTS: Final = 16
 def expand_grids(arms: Mapping[str, Any]) -> dict[str, Any]:
     """Replace every entry with a grid by the arms of the grid; other entries are unchanged.
 
-    Raises ValueError ("field: fault") if a grid is not a mapping, a value cannot be part of a name, a grid has more
-    than MOST_ARMS arms, or two arms have the same name.
+    Raises ValueError ("field: fault"), for example if a grid is not a mapping, a value cannot be part of a name, a grid
+    has more than MOST_ARMS arms, or two arms have the same name.
     """
     plain: dict[str, Any] = {}
     for name, params in arms.items():

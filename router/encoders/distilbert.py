@@ -59,7 +59,7 @@ class DistilBertEncoder:
     max_batch: largest number of questions in one forward pass on a CPU
     known: hash of the half-precision encoder whose precision "auto" reproduces if it can; None if there is none
 
-    Raises ConfigError if the weights, the packages or the device are missing.
+    Raises ConfigError if weights, packages or device are missing, or if a number does not fit the model.
     """
 
     def __init__(

@@ -84,9 +84,6 @@ def findings_of_settings(settings: "Settings", *, database: "Database | None" = 
     if len(settings.arms) == 1:
         remedy = "add an arm; `ragbandit init --force --documents DIR` makes arms that search"
         yield Finding("warning", "arms", f"{next(iter(settings.arms))} is the only arm: nothing to route", remedy)
-    if settings.budget.seconds > 900:
-        what = "a worker counts as dead while it runs an arm for longer than 900 s"
-        yield Finding("warning", "budget.seconds", what, "set it to 900 at most")
     yield from _rule_findings(settings)
     budgeted = [f"the tenant {name}" for name, tenant in settings.tenants.items() if has_budget(tenant.model_dump())]
     yield from _refused_aliases(settings, spenders=budgeted)
@@ -485,7 +482,7 @@ def _gone_model_findings(database: "Database", settings: "Settings", _: float) -
 
 @contextlib.contextmanager
 def _redis_client(settings: "Settings") -> "Iterator[Redis]":
-    """Yields a tested client of the configured Redis, or of the Redis of `ragbandit up`. Raises QueueError."""
+    """Yields a tested client of the configured Redis, or of `ragbandit up`'s. Raises QueueError, ConfigError."""
     from redis.exceptions import RedisError
 
     from ragbandit.router.queue.jobs import connect_redis
@@ -533,7 +530,7 @@ def _redis_findings(settings: "Settings") -> Iterator[Finding]:
         yield Finding("warning", "processes", what, remedy)
         return
     if int(memory.get("maxmemory", 0)) and memory.get("maxmemory_policy", "noeviction") != "noeviction":
-        what = f"maxmemory-policy is {memory['maxmemory_policy']}: when it is full it deletes jobs and rates"
+        what = f"maxmemory-policy is {memory['maxmemory_policy']}: when it is full it deletes wake-ups and rates"
         yield Finding("warning", "Redis", what, "set noeviction, or use a Redis only for RagBandit")
     yield from _missing_process_findings(cards, settings=settings)
     yield from _difference_findings(cards, settings=settings)

@@ -97,7 +97,7 @@ async def batch(body: RouteBatchBody, request: Request, idempotency_key: BatchKe
     """Draw an arm for each of up to `server.max_batch_items` questions (default 512).
 
     Each question is decided and stored, or refused, on its own. The reply has one entry per item, in order: a decision
-    or an error. 503 if the service is too busy to read any of the questions.
+    or an error. 503 if the service is too busy to read the questions.
     """
     check_count(body.items, most=router_of(request).settings.server.max_batch_items)
     keys = item_ids(body.items, key=idempotency_key, field="decision_id")

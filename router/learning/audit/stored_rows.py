@@ -207,7 +207,7 @@ class RowCheck:
         return [*costs, *([0.0] if row["source"] == "default" or row["preset"] == "reward" else [])]
 
     def _check_spending(self) -> None:
-        """Check the sums of spending. Runs after the check of outcomes, since sums grow with traffic."""
+        """Check the sums of spending, after the outcomes: they are read later, and may be larger by new traffic."""
         labels = {spender.label: spender for spender in self._dollars}
         query = select(counters.c.label, counters.c.name, func.sum(counters.c.value).label("sum"))
         query = query.where(counters.c.label.in_(labels)).group_by(counters.c.label, counters.c.name)

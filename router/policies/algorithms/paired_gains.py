@@ -23,9 +23,9 @@ from typing import Any, Final
 
 from ragbandit.shared.types import ArmName, Json, Update
 
-#: number of imported questions that the policy is asked about, at most, because each takes as long as a decision
+#: maximum number of imported questions that the policy is asked about; each takes as long as a decision
 MOST_ASKED: Final = 1000
-#: smallest number of observations of a bound, and its distance from their mean in standard errors
+#: smallest number of observations for `bound`, and its distance from their mean in standard errors
 _LEAST: Final = 10
 _ERRORS: Final = 1.0
 
@@ -54,7 +54,7 @@ class PairedGains:
         return max(mean - _ERRORS * math.sqrt(variance / (self.count - 1)), 0.0)
 
     def opens(self, question: str) -> bool:
-        """Whether a row with this `imported_question_key` is the first row of a question that the policy is asked."""
+        """Whether a row with this `imported_question_key` begins a question that the policy is asked about."""
         return question not in ("", self._question) and self.asked < MOST_ASKED
 
     def learn(self, update: Update, *, question: str, preferred: ArmName | None, reward: float, rows: float) -> None:

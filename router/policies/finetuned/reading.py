@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def load_reader(reading: ReadingParams) -> "Reader":
     """Load the encoder, once per process and settings, because policies are made often.
 
-    Raises ConfigError if weights, packages or device are missing.
+    Raises ConfigError if weights, packages or device are missing, or if the model reads fewer than `max_tokens`.
     """
     required_module("torch", extra="models", field=MODEL)
     from ragbandit.router.policies.finetuned.network import cached_reader

@@ -226,7 +226,6 @@ def test_hosts_that_differ(running, redis_client, about, change, words):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"budget": {"seconds": 1000}}, "budget.seconds: a worker counts as dead"),
         ({"server": {"host": "0.0.0.0", "open_metrics": True}}, "server.open_metrics: other machines"),
         ({"redis_url": "redis://elsewhere:6379"}, "redis_url: it is on another host"),
         ({"database_url": "postgresql+psycopg://db/x", "redis_url": None}, "redis_url: it is not set"),

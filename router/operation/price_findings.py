@@ -35,8 +35,7 @@ def findings_of_prices(settings: "Settings", *, database: "Database | None" = No
         if neither is known
     """
     charged = {term for term, price in settings.reward.cost.items() if price > 0.0 and settings.reward.weight > 0.0}
-    every = settings.arms
-    if charged == {"steps"} and len(every) > 1 and all(every[arm].get("class", arm) == "model" for arm in every):
+    if charged == {"steps"} and len(settings.arms) > 1 and _takes_no_step(settings.arms):
         what = "only steps are charged, and an arm of the class model takes none: all arms cost the same"
         remedy = "charge dollars or seconds: reward.cost {dollars: 1.0}, or {seconds_total: 1.0}"
         yield Finding("warning", "reward.cost", what, remedy)
@@ -79,6 +78,13 @@ def findings_of_prices(settings: "Settings", *, database: "Database | None" = No
         remedy = f"set {section}.token_prices ({{input: 0.0, output: 0.0}} if it is free)"
         remedy += "" if database is not None else ", or ignore this if its server tells the price of each call"
         yield Finding("warning", section, what, remedy)
+
+
+def _takes_no_step(arms: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether all arms, and all parts of their cascades, only ask a model."""
+    from ragbandit.router.serving.setup.estimates import plain_parts_of
+
+    return all(kind == "model" for arm in arms for kind, _ in plain_parts_of(arm, arms[arm], arms=arms))
 
 
 def has_budget(fields: Mapping[str, object]) -> bool:

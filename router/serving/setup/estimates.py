@@ -1,6 +1,6 @@
 """Prices of arms from the settings, and the expected dollars of their answers."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,19 +46,28 @@ def unpriced_arms(arms: Arms, *, generators: Mapping[str, GeneratorSettings]) ->
     return unpriced
 
 
-def _generators_of(arm: str, params: Mapping[str, Any], *, arms: Arms, around: Set[str] = frozenset()) -> set[str]:
-    """Names of the generators that an arm and its parts ask. around: the arms that contain this arm"""
-    kind, named = str(params.get("class", arm)), params.get("generator")
+def _generators_of(arm: str, params: Mapping[str, Any], *, arms: Arms) -> set[str]:
+    """Names of the generators that an arm and its parts ask."""
+    names = set[str]()
+    for kind, of_part in plain_parts_of(arm, params, arms=arms):
+        named, is_own = of_part.get("generator"), kind in OWN_COSTS or ":" in kind
+        names |= {str(named)} if named is not None else set[str]() if is_own else {DEFAULT}
+    return names
+
+
+def plain_parts_of(
+    arm: str, params: Mapping[str, Any], *, arms: Arms, around: Set[str] = frozenset()
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(class, params) of an arm, or of the arms that it asks if it has parts. around: the arms that contain this arm"""
+    kind = str(params.get("class", arm))
     parts = [params.get(param) for param in arm_parts().get(kind, ())]
-    if parts and arm not in around:
-        names = set[str]()
-        for part in parts:
-            chosen = arms.get(part) if isinstance(part, str) else part
-            if isinstance(chosen, dict):
-                names |= _generators_of(str(part), chosen, arms=arms, around=around | {arm})
-        return names
-    is_own = kind in OWN_COSTS or ":" in kind
-    return {str(named)} if named is not None else set[str]() if is_own else {DEFAULT}
+    if not parts or arm in around:
+        yield kind, params
+        return
+    for part in parts:
+        chosen = arms.get(part) if isinstance(part, str) else part
+        if isinstance(chosen, dict):
+            yield from plain_parts_of(str(part), chosen, arms=arms, around=around | {arm})
 
 
 def expected_dollars(arms: Arms, *, generators: Mapping[str, GeneratorSettings]) -> "ExpectedDollars":

@@ -170,7 +170,13 @@ def test_a_server_that_tells_its_price_has_one(make_world):
 
 
 @pytest.mark.parametrize(
-    ("arms", "found"), [({"a": {"class": "model"}, "model": {}}, 1), ({"a": {"class": "model"}}, 0)]
+    ("arms", "found"),
+    [
+        ({"a": {"class": "model"}, "model": {}}, 1),
+        ({"a": {"class": "model"}}, 0),
+        ({"a": {"class": "model"}, "both": CASCADE}, 1),
+        ({"a": {"class": "model"}, "both": CASCADE | {"then": {"class": "single_step"}}}, 0),
+    ],
 )
 def test_a_reward_of_steps_over_arms_that_take_none(arms, found):
     """Arms of the class model take no step, so the default reward makes them cost the same."""

@@ -212,6 +212,7 @@ async def first(request: Request) -> Response:
         "missing_process": await verdicts.missing_process(request, bought),
         "limit_s": BEGIN_S if bought.state == "waiting" else GO_ON_S,
         "to_rate": newest.report.to_rate if caller_of(request).role in (None, "admin") else None,
+        "unpriced": sum(newest.report.unpriced.values()),
         "shown": template_values(newest.assessment, sign=values["sign"]),
     }
     return page(request, "overview.html", title="Overview", **values)

@@ -7,6 +7,7 @@ import pytest
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.additions import ANTHROPIC
 from tests.support.anthropic_events import events_of, joined, sse_of
+from tests.support.pages import DOCS
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
 
 TOOL = {"name": "weather", "description": "Now", "input_schema": {"type": "object", "properties": {}}}
@@ -325,6 +326,8 @@ def test_a_reached_limit_has_a_code(serve):
     refused = asked(http, headers=headers, model="auto")
     error = refused.json()["error"]
     assert (refused.status_code, error["type"], error["code"]) == (429, "rate_limit_error", "limit_reached")
+    page = " ".join((DOCS / "conversations.md").read_text(encoding="utf-8").split())
+    assert f"In the forms of OpenAI and Anthropic the code is `{error['code']}`" in page
     assert "conversation.session_limit.turns" in error["message"]
     assert refused.headers["x-should-retry"] == "false"
 

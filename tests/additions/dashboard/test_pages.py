@@ -14,7 +14,9 @@ from ragbandit.router.rollouts import verbs
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.totals import TotalsExtender
 from ragbandit.testing.doors import check_door
+from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.rollouts import add, do
+from tests.support.servers.faulty_models import generator
 from tests.support.servers.http_service import routed
 from tests.support.servers.visitors import answered
 
@@ -208,6 +210,35 @@ def test_a_task_lists_its_turns_with_links_and_folds_the_earlier_ones(serve, vis
     assert "task turn" not in page
 
 
+def test_the_page_of_a_task_is_in_words(serve, visit):
+    """A task of six turns has five later ones, a rating by code, and what the arm noted; a count of 0 is left out."""
+    call = {"id": "call_1", "type": "function", "function": {"name": "tide", "arguments": "{}"}}
+    tools = [{"type": "function", "function": {"name": "tide", "parameters": {"type": "object", "properties": {}}}}]
+    script = {"TIDE": Reply(message={"tool_calls": [call]}, finish="tool_calls"), "": "noon"}
+    with ScriptedServer(script) as server:
+        service = serve(
+            inline=True,
+            arms={"one": {"class": "model"}},
+            generator=generator(server.url, "one") | {"supports": ["tools"]},
+            conversation={"unit": "task", "rewrite": {"by": "off"}},
+        )
+        ids = []
+        for text in ("TIDE?", *("And?",) * 5):
+            body = {"model": "auto", "messages": [{"role": "user", "content": text}], "tools": tools}
+            reply = service.http.post("/v1/chat/completions", json=body, headers={"x-ragbandit-session-id": "s"})
+            ids.append(reply.raise_for_status().json()["id"].removeprefix("chatcmpl-"))
+        service.http.post("/v1/sessions/s/end", json={}).raise_for_status()
+        service.router.feedback(ids[0], rating=1.0, source="code")
+        service.router.learn()
+        page = visit(service).page(f"/ui/decisions/{ids[0]}")
+    text = " ".join(" ".join(Tags(page).words).split())
+    assert "Quality is a rating by code." in text
+    assert "later turns 5" in text
+    assert "Noted tool calls 1" in text
+    assert "steps 0" not in text
+    assert "by label" not in text
+
+
 def test_commands_on_pages_are_code(serve, visit):
     """A page shows a command as code, without backticks, and has no button for what cannot run here."""
     service = serve(arms={name: {"run_by": "caller"} for name in ("small", "large")}, policy={"name": "uniform"})
@@ -235,6 +266,109 @@ def test_budgets_are_on_the_overview(serve, visit):
         r"the budget of the tenant default raises the price 1,000-fold now; \w+ answers 100 % of its questions", page
     )
     assert page.index("dollar budgets: the tenant default has spent") < page.index('class="hero')  # it needs a hand
+
+
+#: the name, value and note of a tile
+TILE = re.compile(r'<dl class="card"><dt>(.*?)</dt><dd class="main">(.*?)</dd>(?:<dd class="soft">(.*?)</dd>)?</dl>')
+
+
+def test_what_needs_a_hand_stands_first(serve, visit):
+    """The overview begins with problems, then spent budgets and other warnings, of which three are open; the report and
+    the charts follow.
+    """
+    service = serve(
+        arms={name: {"class": "model"} for name in ("small", "large")},
+        server={"model_aliases": {"claude-*": "arm/nobody"}},
+        tenants={"default": {"dollars_per_day": 1.0}},
+        reward={"cost": {"dollars": 1.0}},
+        rules=[{"name": "own", "when": {"tenant": "defolt"}, "arms": ["small"]}],
+        policy={"incumbent": "large"},
+        learning={"expire_s": 1e6},
+    )
+    body = {"decision_id": routed(service.http)["decision_id"], "answer": "x", "status": "answered"}
+    service.http.post("/v1/outcomes", json=body | {"cost": {"dollars": 3.0}}).raise_for_status()
+    page = visit(service).page("/ui")
+    folded = re.search(r"<summary>\d more</summary>", page)
+    first = ("every request for it gets 404", "the tenant default has spent 300 %", 'class="hero', "<h2>Over time</h2>")
+    places = [page.index(text) for text in first]
+    assert places == sorted(places)
+    assert places[1] < folded.start() < places[2]
+
+
+def test_no_tile_of_the_overview_is_empty(serve, visit):
+    """A tile without a value says what fills it, or is not there: of an empty store, of answers, of a rated answer."""
+    service = serve()
+    browser = visit(service)
+    empty = []
+    for step in (None, {}, {"rating": 1.0}):
+        if step is not None:
+            answered(service, **step)
+            service.router.learn()
+        tiles = TILE.findall(browser.page("/ui"))
+        assert len(tiles) > 5
+        empty.append({name: note for name, value, note in tiles if value == "\N{EN DASH}"})
+    unrated = {"Reward and quality": "appear with the first rating or label"}
+    assert empty == [unrated, unrated, {}]
+
+
+def test_each_total_of_the_overview_says_of_what_it_is(serve, visit):
+    """Questions, decisions, answers and dollars are counted apart: later turns have answers, and are no decisions."""
+    service = serve(
+        arms={name: {"run_by": "caller"} for name in ("small", "large")},
+        conversation={"unit": "task"},
+        reward={"cost": {"dollars": 1.0}},
+        policy={"name": "uniform"},
+    )
+    for number in range(4):
+        for _ in range(2):
+            named = routed(service.http, question=f"question {number}", session_id=f"s{number}")["decision_id"]
+            body = {"decision_id": named, "answer": "x", "status": "answered", "cost": {"dollars": 0.5}}
+            service.http.post("/v1/outcomes", json=body).raise_for_status()
+        service.router.feedback(named, rating=1.0)
+        if number < 3:
+            service.http.post(f"/v1/sessions/s{number}/end", json={}).raise_for_status()
+    service.router.learn()
+    tiles = {name: (value, note) for name, value, note in TILE.findall(visit(service).page("/ui"))}
+    (against,) = (name for name in tiles if name.startswith("compared with always "))
+    assert [tiles[name][0] for name in ("questions", against, "rated of the compared")] == ["4", "3", "3"]
+    assert tiles["spent"][0].startswith("$4.00")
+    assert tiles["Dollars per answer"] == ("$0.5", "$4 for 8 answers, later turns of tasks included")
+    assert tiles["Decisions"][0] == "4"
+    assert tiles["Decisions"][1].endswith("explored; also those that no comparison includes")
+    assert tiles["Decisions since the beginning"] == ("4", "1 waits for feedback or an outcome")
+    assert tiles["Quality"][1] == tiles["Reward per question"][1].rpartition("; ")[2] == "of 3 judged questions"
+
+
+def test_dollars_have_their_sign(serve, visit):
+    """Every amount of dollars on the pages Overview and Arms, and on that of a decision, has a dollar sign."""
+    service = serve(arms={"one": {"run_by": "caller"}}, reward={"cost": {"dollars": 1.0}})
+    named = routed(service.http)["decision_id"]
+    body = {"decision_id": named, "answer": "x", "status": "answered", "cost": {"dollars": 0.1234}}
+    service.http.post("/v1/outcomes", json=body).raise_for_status()
+    service.router.feedback(named, rating=1.0)
+    service.router.learn()
+    browser = visit(service)
+    for path in ("/ui", "/ui/arms"):
+        amounts = re.findall(r".0\.123", browser.page(path))
+        assert amounts == ["$0.123"] * len(amounts), path
+        assert len(amounts) > 1
+    assert '<th scope="row">dollars</th><td>$0.1234</td>' in browser.page(f"/ui/decisions/{named}")
+
+
+def test_only_what_can_be_done_is_amber(service, visit):
+    """In the list of decisions an answer that nobody rated, and a question without an answer, are grey."""
+    answered(service, "Rated?", rating=1.0)
+    service.router.learn()
+    answered(service, "Unrated?")
+    routed(service.http, question="Nobody answers?")
+    page = visit(service).page("/ui/decisions")
+    table = page[page.index("<tbody>") :]
+    states = re.findall(r'<span class="state (\w+)">(.*?)</span>', table)
+    assert states == [
+        *(("quiet", "waiting"), ("quiet", "waiting")),
+        *(("good", "answered"), ("quiet", "nobody rated it")),
+        *(("good", "answered"), ("good", "learned")),
+    ]
 
 
 def test_no_sentence_calls_all_arms_alone(service, visit):

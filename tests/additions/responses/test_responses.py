@@ -471,5 +471,7 @@ def test_a_reached_limit_is_no_status_that_hides_its_reason(serve, stream):
     refused = http.post("/v1/responses", json=body, headers={"x-ragbandit-session-id": "s"})
     error = refused.json()["error"]
     assert (refused.status_code, error["type"], error["code"]) == (400, "invalid_request_error", "limit_reached")
+    page = " ".join((DOCS / "conversations.md").read_text(encoding="utf-8").split())
+    assert f"`{error['code']}`, and `/v1/responses` sends {refused.status_code} instead of 429" in page
     assert "conversation.session_limit.turns" in error["message"]
     assert refused.headers["x-ragbandit-session-turns-remaining"] == "0"

@@ -229,3 +229,14 @@ def test_a_table_without_a_cell_for_each_column_is_refused():
     """A table with a row that has fewer or more cells than there are columns cannot be made."""
     with pytest.raises(ValueError, match="Means: a row has 2 cells, for 3 columns"):
         NumberTable(title="Means", columns=("arm", "steps", "steps"), rows=(("fast", "1"),))
+
+
+def test_only_a_known_difference_has_a_colour():
+    """The number is green if the verdict is better, red if it is worse, and has no colour with another verdict."""
+    colours = {}
+    for verdict in ("better", "worse", "as good", "not known yet"):
+        shown = replace(WHOLE, verdict=verdict)
+        colours[verdict] = template_values(shown)["number_colour"]
+        found = re.search(r'<p class="big ?(\w*)">', assessment_page(shown))
+        assert found[1] == colours[verdict]
+    assert colours == {"better": "good", "worse": "bad", "as good": "", "not known yet": ""}

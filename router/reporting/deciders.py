@@ -173,13 +173,11 @@ def state_of(deciders: Sequence[Decider]) -> str | None:
     if kind == "warm-up":
         return f"warm-up: {size} of the draws still try arms that the policy hardly knows{_ends(drawn)}"
     if kind != "safe start":
-        (by, _), *_ = Counter(decider.by for decider in recent if decider.kind == kind).most_common(1)
-        return f"{kind}: {size} of the questions are decided by {by}"
+        names = Counter(decider.by for decider in recent if decider.kind == kind)
+        return f"{kind}: {size} of the questions are decided by {', or '.join(by for by, _ in names.most_common())}"
     arm = next(decider.arm for decider in deciders if decider.kind == kind)
-    to_arm = math.fsum(1.0 - one.others * (1.0 - one.share) for one in ours)
-    to_arm += sum(one.served == arm for one in recent if one.kind not in ("policy", "safe start"))
-    still = f"safe start: {percent(round(to_arm / len(recent), 2))} of the questions still go to {arm}"
-    return f"{still}{_decided_without(recent)}{_ends(drawn)}"
+    share = percent(round(sum(one.served == arm for one in recent) / len(recent), 2))
+    return f"safe start: {share} of the questions still go to {arm}{_decided_without(recent)}{_ends(drawn)}"
 
 
 def _decided_without(recent: Sequence[Decider]) -> str:

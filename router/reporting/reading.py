@@ -268,8 +268,8 @@ class ReportRows:
     expected_quality: Matrix
     expected_cost: Matrix
     left_out: Mapping[str, int]
-    #: cost of the questions in `left_out`, by unit
-    left_costs: Mapping[Unit, float] = field(default_factory=dict)
+    #: (arm, unit) -> cost of the questions in `left_out`
+    left_costs: Mapping[tuple[str, Unit], float] = field(default_factory=dict)
     #: who decided questions in `left_out`, which had no draw -> sums over these questions
     undrawn: Mapping[str, UndrawnSums] = field(default_factory=dict)
     #: rule of the operator -> number of questions to which it applied
@@ -326,6 +326,12 @@ class ReportRows:
         """Number of questions read, including the questions in `left_out`."""
         return len(self.arm) + sum(self.left_out.values())
 
+    def spent(self, unit: Unit, *, arm: str | None = None) -> float:
+        """Cost of the questions read, including the questions in `left_out`. arm: an arm, whose answers alone count"""
+        rows = slice(None) if arm is None else self.arm == [*self.arms, arm].index(arm)
+        left_out = (cost for (of, kind), cost in self.left_costs.items() if kind == unit and arm in (None, of))
+        return float(np.nansum(self.costs[unit][rows])) + math.fsum(left_out)
+
     def rated_as(self, quality: Vector, *, counts: Vector | None) -> "ReportRows":
         """The same answers with other qualities; NaN if an answer has none."""
         reward = self.reward
@@ -372,13 +378,14 @@ class ReportRows:
             return self
         is_paced = np.isin(self.asker, [place for place, asker in enumerate(self.askers) if asker in paced])
         leaves, by = self.raised & is_paced, budget_of(sorted(paced))
-        left, sums = self.part(leaves), UndrawnSums(questions=int(leaves.sum()))
-        sums.costs.update({unit: float(np.nansum(cost)) for unit, cost in left.costs.items()})
+        left, sums = replace(self, left_costs={}).part(leaves), UndrawnSums(questions=int(leaves.sum()))
+        costs = {(arm, unit): left.spent(unit, arm=arm) for arm in left.arms for unit in UNITS}
+        sums.costs.update({unit: left.spent(unit) for unit in UNITS})
         sums.judged, sums.quality = int((~np.isnan(left.quality)).sum()), float(np.nansum(left.quality))
         return replace(
             self.part(~leaves),
             left_out={**self.left_out, f"decided by {by}": sums.questions},
-            left_costs=Counter(self.left_costs) + sums.costs,
+            left_costs=Counter(self.left_costs) + Counter(costs),
             undrawn={**self.undrawn, by: sums},
         )
 
@@ -528,7 +535,7 @@ class _Rows:
     prices: dict[str, int] = field(default_factory=dict)
     askers: dict[str, int] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
-    left_costs: Counter[Unit] = field(default_factory=Counter)
+    left_costs: Counter[tuple[str, Unit]] = field(default_factory=Counter)
     undrawn: dict[str, UndrawnSums] = field(default_factory=dict)
     judged: Mapping[str, float] = field(default_factory=dict)  #: see `_judged_qualities`
     rules: Counter[str] = field(default_factory=Counter)
@@ -562,8 +569,6 @@ class _Rows:
         applied = AppliedRules.of(facts)
         if applied is not None:
             self.rules.update(applied.names)
-        if row["is_stopped"]:
-            self.stopped[row["arm"]] += 1
         for spender in turn_spenders(row, kinds=self.reached) if self.reached else ():
             self.limited[spender.label in self.reached[spender.kind], spender.kind, row["arm"]] += 1
         reason, pmf = reason_to_leave_out(row, facts=queried, arms=arms), json.loads(row["pmf"])
@@ -575,6 +580,8 @@ class _Rows:
         if reason is not None:
             self._leave_out(row, reason=reason, by=decided_by(queried, arms=arms))
             return
+        if row["is_stopped"]:
+            self.stopped[row["arm"]] += 1
         self._add_offered(arms, pmf=pmf, candidate=candidate, facts=facts)
         rated = row["source"] == "explicit" and row["sample_weight"] > 0.0
         by_judge = row["judged_by"] == "judge"
@@ -627,7 +634,7 @@ class _Rows:
         self.left_out[reason] += 1
         amounts = zip(UNITS, self._costs(row), strict=True)
         costs: dict[Unit, float] = {unit: amount for unit, amount in amounts if not math.isnan(amount)}
-        self.left_costs.update(costs)
+        self.left_costs.update({(row["arm"], unit): amount for unit, amount in costs.items()})
         if by is not None:
             is_learned = row["source"] == "explicit" and row["preset"] not in WHOLE
             quality = row["quality"] if is_learned else self.judged.get(row["id"])

@@ -169,7 +169,7 @@ def report_of(
         weeks=groups.of(week, names=weeks, against=chosen),
         retracted=dict(_retracted_by_arm(log)),
         questions=round(log.scale * log.read),
-        spent=log.scale * (float(np.nansum(log.costs[unit])) + log.left_costs.get(unit, 0.0)),
+        spent=log.scale * log.spent(unit),
         unpriced={arm: round(log.scale * count) for arm, count in sorted(log.unpriced.items())},
         undrawn=_undrawn(log, unit=unit),
         left_out=left_out,
@@ -192,7 +192,7 @@ def _undrawn(log: ReportRows, *, unit: Unit) -> tuple[UndrawnQuestions, ...]:
 
 
 def traffic_cost_unit(log: ReportRows) -> Unit:
-    if np.nansum(log.costs["dollars"]) + log.left_costs.get("dollars", 0.0) > 0.0:
+    if log.spent("dollars") > 0.0:
         return "dollars"
     steps = log.costs["steps"][~np.isnan(log.costs["steps"])]
     return "seconds" if len(steps) and np.ptp(steps) == 0.0 and np.nansum(log.costs["seconds"]) > 0.0 else "steps"
@@ -498,7 +498,7 @@ def _notes(report: Report, log: ReportRows, *, policy: PolicySettings) -> Iterat
         parts = ", ".join(f"{count:,} ({reason})" for reason, count in sorted(report.left_out.items()))
         yield f"questions that are in no comparison: {parts}"
     for name, count in sorted(log.rules.items()):
-        yield f"the rule {name} limited the arms of {count:,} of these questions"
+        yield f"the rule {name} limited the arms of {round(log.scale * count):,} of {report.questions:,} questions"
     if log.stopped:
         answered = Counter(log.arms[place] for place in log.arm.tolist())
         shares = (f"{arm} {count:,} of {answered[arm]:,}" for arm, count in sorted(log.stopped.items()))
@@ -509,7 +509,7 @@ def _notes(report: Report, log: ReportRows, *, policy: PolicySettings) -> Iterat
         yield f"comparisons are {words.sample_words(report.sample)}, drawn by their ids; sums are scaled to all of them"
     yield from _of_prices(report, log)
     if np.nansum(log.costs["seconds"]) > 0.0:
-        yield f"shares of these questions, and mean seconds of an answer: {'; '.join(_arm_shares(log))}"
+        yield f"shares of the compared questions, and mean seconds of an answer: {'; '.join(_arm_shares(log))}"
     if policy.holdback is None:
         yield "no holdback is set: policy.holdback would make verdicts come sooner"
 
@@ -518,7 +518,7 @@ def _of_prices(report: Report, log: ReportRows) -> Iterator[str]:
     costs = log.costs[report.unit]
     outcomes, free = int((~np.isnan(costs)).sum()), int((costs == 0.0).sum())
     if free and report.unit == "dollars" and not report.unpriced:
-        yield f"{free:,} of {outcomes:,} outcomes report no dollars, and count as 0"
+        yield f"{free:,} of {outcomes:,} compared outcomes report no dollars, and count as 0"
     if report.unpriced:
         yield (
             f"{words.unpriced_words(report)} have no price: sums of dollars do not include them, and no dollars are "
@@ -565,15 +565,11 @@ def _rated_shares(log: ReportRows) -> Iterator[str]:
 
 
 def _late(log: ReportRows, *, unit: Unit) -> Iterator[str]:
-    shares, whole = list[str](), 0.0
-    for place, arm in enumerate(log.arms):
-        late = log.scale * log.late.get((arm, unit), 0.0)
-        if late:
-            spent = log.scale * float(np.nansum(log.costs[unit][log.arm == place]))
-            shares.append(f"{arm} {money(late, unit)} of {money(spent, unit)}")
-            whole += late
-    if shares:
-        start = f"of what was spent, {money(whole, unit)} came after the decision was closed"
+    late = {arm: log.scale * amount for (arm, of), amount in sorted(log.late.items()) if of == unit}
+    if late:
+        start = f"of what was spent, {money(math.fsum(late.values()), unit)} came after the decision was closed"
+        spent = (money(log.scale * log.spent(unit, arm=arm), unit) for arm in late)
+        shares = (f"{arm} {money(late[arm], unit)} of {of}" for arm, of in zip(late, spent, strict=True))
         yield f"{start}, so that no reward has it: {'; '.join(shares)}"
 
 

@@ -195,7 +195,7 @@ def test_a_report_of_a_store(store):
     assert sum(line.questions for line in page.weeks) == 150
     assert {line.second for line in page.arms} == {f"always {arm}" for arm in DOLLARS}
     assert "questions that are in no comparison: 1 (multi_step was not offered)" in page.notes
-    [spread] = [note for note in page.notes if note.startswith("shares of these questions")]
+    [spread] = [note for note in page.notes if note.startswith("shares of the compared questions")]
     draws = Counter(one.arm for one in store.made[:151])
     arms = [f"{arm} {percent(count / 151)}, 1 s" for arm, count in draws.most_common()]
     assert sorted(spread.partition(": ")[2].split("; ")) == sorted(arms)

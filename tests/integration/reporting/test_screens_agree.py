@@ -2,13 +2,10 @@
 how many decisions there are, and what became of each of them.
 """
 
-import contextlib
 import html
 import json
 import re
-import sqlite3
-from collections import Counter, defaultdict
-from typing import NamedTuple
+from collections import defaultdict
 
 import pytest
 from starlette.testclient import TestClient
@@ -17,8 +14,9 @@ from ragbandit.router.api.app import create_app
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.additions import additions
-from ragbandit.shared.texts.formats import money, number as rounded, percent
-from tests.support import command
+from ragbandit.shared.texts.formats import money, number as rounded
+from tests.support import command, made_stores
+from tests.support.screen_numbers import Counted, check
 
 #: whether the tree has the addition with the pages
 HAS_PAGES = "dashboard" in additions()
@@ -54,8 +52,6 @@ UNDRAWN = {
     "kill switch": "the kill switch",
     "two keys": "the budget of the tenant acme, which raised the price",
 }
-#: stores of which a comparison leaves out drawn questions, too: open tasks, budgets judged apart
-PARTLY_COMPARED = {"tasks", "two keys"}
 VERDICT = re.compile(r"(whether )?routing is (better|worse|as good)(?: than| as) (always \w+)")
 QUALITY = re.compile(r"quality (better|worse|as good)")
 STATE = re.compile(r"((?:safe start|budget|warm-up|rebuilt ledger): \d+ %)")
@@ -95,28 +91,36 @@ def live(client, numbers, *, rated, is_last, name=""):
 def words_of(text):
     """The text of a page or a screen on one line."""
     text = re.sub(r"<(script|style|svg).*?</\1>", " ", text, flags=re.DOTALL)
+    text = re.sub(r'<div class="scroll".*?</div>', " ", text, flags=re.DOTALL)  # numbers of pictures and tables
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).split())
 
 
 class Screens:
     """A made store, the texts of the screens that show all of it, and what each screen of a decision says."""
 
-    def __init__(self, folder, *, name, more, questions, rated):
-        self.config = folder / "config.yaml"
+    def __init__(self, folder, *, name):
+        self.name, self.folder = name, folder
         self.database = folder / "data" / "ragbandit.db"
-        self.config.write_text(CONFIG.format(folder=folder, more=more))
+        if name in made_stores.STORES:
+            made_stores.STORES[name].make(folder, look=self.read)
+            return
+        more, questions, rated = STORES[name]
+        config = folder / "config.yaml"
+        config.write_text(CONFIG.format(folder=folder, more=more))
         parts = [range(questions)]
         if "dollars_per_day" in more:  # a service knows what was spent before it began
             parts = [range(questions // 4), range(questions // 4, questions)]
         ids = []
         for part in parts:
-            service = create_app(lambda: Router.open(self.config, jobs=MemoryJobs()))
+            service = create_app(lambda: Router.open(config, jobs=MemoryJobs()))
             with TestClient(service, base_url="http://127.0.0.1") as client:
                 ids += live(client, part, rated=rated, is_last=part is parts[-1], name=name)
                 if part is parts[-1]:
-                    self.read(client, ids=ids, page=folder / "report.html")
+                    self.read(client, config, ids)
 
-    def read(self, client, *, ids, page):
+    def read(self, client, config, ids):
+        """What the screens show while the last service of the store runs."""
+        self.config, page = config, self.folder / "report.html"
         self.get = lambda path: client.get(path).raise_for_status()
         self.report, self.status = (self.get(path).json() for path in ("/v1/report", "/v1/status"))
         self.texts = {
@@ -126,12 +130,15 @@ class Screens:
             "page": words_of(page.read_text()),
         }
         self.texts |= {"/v1/report": self.report["sentence"]}
+        self.numbers = self.texts | {"line": self.run("status", "--line")}
+        self.numbers |= {"/ui/policies": words_of(self.get("/ui/policies").text)} if HAS_PAGES else {}
         self.totals = self.get("/v1/overview").json()["totals"]
         self.decided = self.totals["decided"], self.status["counters"]["decided"]
         self.decisions = {key: dict(self.of_decision(key)) for key in ids[-3:] + ids[:1]}
 
     def run(self, *words):
-        return words_of(command.run(*words, "--config", str(self.config)).stdout)
+        caches = {"XDG_CACHE_HOME": str(self.folder / "caches")}  # the line for a prompt is a file there
+        return words_of(command.run(*words, "--config", str(self.config), env=caches).stdout)
 
     def of_decision(self, key):
         """(screen, its words) of a decision."""
@@ -144,13 +151,9 @@ class Screens:
         yield "text", self.run("explain", key)
 
 
-@pytest.fixture(scope="module", params=STORES)
+@pytest.fixture(scope="module", params=[*STORES, *made_stores.STORES])
 def screens(request, tmp_path_factory):
-    more, questions, rated = STORES[request.param]
-    sizes = {"questions": questions, "rated": rated}
-    made = Screens(tmp_path_factory.mktemp("screens"), name=request.param, more=more, **sizes)
-    made.name = request.param
-    return made
+    return Screens(tmp_path_factory.mktemp("screens"), name=request.param)
 
 
 def test_one_verdict_and_one_word_for_quality(screens):
@@ -273,53 +276,22 @@ def test_what_was_not_drawn_comes_first(screens):
             assert all(text.index(line) < text.index("routing is") for text in screens.texts.values())
 
 
-class Counted(NamedTuple):
-    """Sums over the questions of a store, by its tables alone."""
-
-    questions: int
-    dollars: float
-    drawn: Counter
-    rated: Counter
-
-
-def counted_in(database):
-    """Count the drawn and the rated questions of each arm that the policy decided between two arms, and all dollars."""
-    learned = "EXISTS (SELECT 1 FROM updates u WHERE u.decision_id = d.id AND u.source = 'explicit')"
-    query = f"SELECT d.id, d.arm, d.arms, d.arm_by, o.cost, {learned} FROM decisions d"
-    query += " LEFT JOIN outcomes o ON o.decision_id = d.id WHERE d.turn_of IS NULL"
-    questions, dollars, drawn, rated = 0, 0.0, Counter(), Counter()
-    with contextlib.closing(sqlite3.connect(database)) as connection:
-        for _, arm, arms, by, cost, is_rated in connection.execute(query):
-            questions += 1
-            dollars += json.loads(cost or "{}").get("dollars", 0.0)
-            if by is None and len(json.loads(arms)) == 2:
-                drawn[arm] += 1
-                rated[arm] += is_rated
-    return Counted(questions, dollars, drawn, rated)
-
-
-def test_sentences_have_the_numbers_of_the_store(screens):
-    """Questions, dollars, and each arm's share and rated share, as sentences say them, are those of the tables."""
-    found, said, text = counted_in(screens.database), screens.report, screens.texts["report"]
-    assert said["questions"] == found.questions
-    assert said["spent"] == pytest.approx(found.dollars)
-    if said["total"] is None or screens.name in PARTLY_COMPARED:
-        return
-    compared = sum(found.drawn.values())
-    assert (said["total"]["questions"], said["total"]["rated"]) == (compared, sum(found.rated.values()))
-    assert f"rated of the compared: {sum(found.rated.values())}" in text
-    for arm, count in found.drawn.items():
-        share = percent(round(found.rated[arm] / count, 2))
-        assert re.search(rf"rated: (?:\w+ \d+ %; )?{arm} {share}", text), (arm, share)
-    lines = re.findall(r"questions that are in no comparison: (.*?\)) ", text)
-    left = sum(map(int, re.findall(r"(\d+) \(", lines[0]))) if lines else 0
-    assert left == found.questions - compared
+def test_every_number_is_that_of_the_store(screens):
+    """Each number of report, status, its line, overview, policies, page and `explain` is counted in the tables of the
+    store, or is the estimate of the report.
+    """
+    store = Counted(screens.database, report=screens.report)
+    for screen, text in screens.numbers.items():
+        check(text, store, screen=screen)
+    for key, said in screens.decisions.items():
+        check(said["text"], Counted(screens.database, report=screens.report, decision=key), screen=f"explain {key}")
 
 
 def test_the_stores_differ(screens):
     """The stores have what they were made for."""
+    assert all(text in screens.texts["report"] for text in made_stores.SAID.get(screens.name, ()))
     total = screens.report["total"]
-    expected = {"safe start": "safe start", "budget": "budget"}.get(screens.name)
+    expected = {"safe start": "safe start", "budget": "budget", "outage": "outage"}.get(screens.name)
     assert (screens.report["state"] or "").partition(":")[0] == (expected or "")
     if screens.name == "known":
         assert total["verdict"] == "worse"

@@ -44,7 +44,8 @@ def test_the_sentence_has_money_verdict_and_the_parts_that_are_known():
     assert "whether routing is better than always premium is not known yet" in found.sentence
     assert found.total.missing in found.sentence
     assert f"{found.total.quality.second:.3f}" not in found.sentence
-    held = replace(log, deciders=[Decider("safe start", 0.97, "premium")] * 10)
+    held = Decider("safe start", 0.97, "premium", served="premium")
+    held = replace(log, deciders=[*[held] * 29, held._replace(served="basic")])
     assert reported(held).sentence.startswith("safe start: 97 % of the questions still go to premium; routing is ")
     assert words.report_sentence(replace(found, total=None), now=8 * DAY).startswith(
         "1970-01-01 00:00:00 UTC to 1970-01-08"
@@ -322,7 +323,8 @@ def test_the_state_is_what_decides_most_draws():
     assert state_of([]) is None
     assert state_of([Decider("policy", 0.0), Decider("budget", 1.0)]) is None
     falling = [
-        Decider("safe start", 0.6 if row < 100 else 0.8, "deep", is_rated=row % 5 in (0, 1)) for row in range(200)
+        Decider("safe start", 0.6 if row < 100 else 0.8, "deep", is_rated=row % 5 in (0, 1), served=served)
+        for row, served in enumerate(["deep", "fast", "deep", "fast", "deep"] * 40)
     ]
     assert state_of(falling) == (
         "safe start: 60 % of the questions still go to deep; routing is judged after about 20 more ratings"
@@ -339,15 +341,16 @@ def test_shares_are_of_all_questions():
     """
     held = [Decider("safe start", 0.96, "large", served="large")] * 35
     outage = [without_draw("the circuit breaker, which left one arm")._replace(served="small")] * 65
-    assert state_of([*outage, *held]) == (
-        "outage: 65 % of the questions are decided by the circuit breaker, which left one arm"
-    )
+    by = "the circuit breaker, which left one arm"
+    assert state_of([*outage, *held]) == f"outage: 65 % of the questions are decided by {by}"
+    failover = [without_draw("a failover")._replace(served="small")] * 5
+    assert state_of([*outage, *failover, *held]) == f"outage: 70 % of the questions are decided by {by}, or a failover"
     named = [without_draw("the caller")._replace(served="small")]
     assert state_of([*named * 65, *held]) is None
     assert state_of([*named * 30, *held * 2]).startswith(
-        "safe start: 67 % of the questions still go to large, 30 % are decided by the caller; routing is judged"
+        "safe start: 70 % of the questions still go to large, 30 % are decided by the caller; routing is judged"
     )
-    assert state_of([*named * 5, *held * 3]).startswith("safe start: 91 % of the questions still go to large; ")
+    assert state_of([*named * 5, *held * 3]).startswith("safe start: 95 % of the questions still go to large; ")
 
 
 def test_a_raised_price_decides_before_a_safe_start():
@@ -359,10 +362,9 @@ def test_a_raised_price_decides_before_a_safe_start():
 
 def test_a_safe_start_decides_where_the_policy_prefers_other_arms():
     """Questions that the policy gives to the incumbent anyway neither hide a safe start nor make one."""
-    agrees = [Decider("policy", 0.0, others=0.02)] * 60
-    assert state_of([*agrees, *[Decider("safe start", 0.68, "dear", others=0.9)] * 40]).startswith(
-        "safe start: 87 % of the questions still go to dear"
-    )
+    agrees = [Decider("policy", 0.0, others=0.02, served="dear")] * 60
+    held = [Decider("safe start", 0.68, "dear", others=0.9, served=served) for served in ("dear", "dear", "cheap")]
+    assert state_of([*agrees, *held * 13]).startswith("safe start: 87 % of the questions still go to dear")
     assert state_of([*agrees, *[Decider("safe start", 0.3, "dear", others=0.9)] * 40]) is None
     assert state_of([*agrees, Decider("budget", 1.0)]) is None
 
@@ -377,7 +379,7 @@ def test_what_a_safe_start_gives_to_the_incumbent_is_as_good_as_nothing():
     pmf = np.tile([0.0, 0.0, 0.0], (400, 1))
     pmf[:, place] = 1.0
     log = replace(log, arm=np.full(400, place), pmf=pmf, quality=rated, offered=np.ones(pmf.shape, dtype=np.bool_))
-    log = replace(log, limits=(-1.0, 1.0), deciders=[Decider("safe start", 1.0, "premium")] * 100)
+    log = replace(log, limits=(-1.0, 1.0), deciders=[Decider("safe start", 1.0, "premium", served="premium")] * 100)
     found = reported(log, against="premium")
     assert found.sentence.startswith("safe start: 100 % of the questions still go to premium")
     assert (found.total.verdict, found.total.quality_verdict, found.total.progress) == ("not known yet",) * 2 + (0.0,)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ragbandit.shared.model_servers.failures import Failure, FailureKind
 from ragbandit.shared.model_servers.refusals import CONTEXT_CODES, read_refusal
-from ragbandit.shared.model_servers.waits import asked_wait_s, is_daily_quota
+from ragbandit.shared.model_servers.waits import asked_wait_s, is_daily_quota, limits_end_s
 
 #: maximum number of characters of a server's message that are read
 _LONGEST: Final = 1000
@@ -69,6 +69,8 @@ def failure_of_status(status: int, *, headers: Mapping[str, str] | None = None, 
     code = _error_code(body)
     if status == 429 and (code in _NO_QUOTA or is_daily_quota(body, message=message, after_s=after_s)):
         kind, after_s = "denied", 0.0
+    elif status == 429:
+        after_s = after_s or limits_end_s(headers or {})
     failure = Failure(kind=kind, status=status, retry_after_s=after_s or None, code=code, param=_error_param(body))
     if kind != "refused":
         return failure

@@ -54,7 +54,6 @@ def asked_wait_s(*, headers: Mapping[str, str], body: object, message: str) -> f
         retry_after_s(headers.get("retry-after")),
         *(_field_s(name, value) for name, value in _fields(body)),
         0.0 if (words := _WORDS.search(message)) is None else _amount_s(words[1]),
-        0.0 if _DAILY.search(message) else _limits_s(headers),
     )
     return min(next((seconds for seconds in asked if seconds > 0.0), 0.0), MAX_WAIT_S)
 
@@ -77,14 +76,17 @@ def retry_after_s(header: str | None) -> float:
 def _field_s(name: str, value: Any) -> float:
     if isinstance(value, Mapping):  # a duration of protobuf
         return max(0.0, (finite_number(value.get("seconds")) or 0.0) + (finite_number(value.get("nanos")) or 0.0) / 1e9)
-    return max(0.0, _until_s(value) / (1e3 if name.endswith("ms") else 1.0))
+    return _until_s(value) / (1e3 if name.endswith("ms") else 1.0)
 
 
-def _limits_s(headers: Mapping[str, str]) -> float:
-    """Seconds until the last of the limits ends of which nothing remains."""
+def limits_end_s(headers: Mapping[str, str]) -> float:
+    """Seconds until the last of the limits ends of which nothing remains, at most MAX_WAIT_S; 0 without such a limit.
+
+    headers: of a refusal by a limit, since other replies may have them, too
+    """
     resets = (name for name in map(str.lower, headers) if name.startswith(_RESET))
     used = (name for name in resets if finite_number(headers.get(name.replace("reset", "remaining"))) == 0.0)
-    return max((_until_s(headers[name]) for name in used), default=0.0)
+    return min(max((_until_s(headers[name]) for name in used), default=0.0), MAX_WAIT_S)
 
 
 def _until_s(value: Any) -> float:
@@ -93,7 +95,7 @@ def _until_s(value: Any) -> float:
     if number is None:
         return _amount_s(value[:100]) if isinstance(value, str) and ":" not in value else 0.0
     ends = number / (1e3 if number > 1e11 else 1.0)
-    return ends - time.time() if ends > 1e9 else ends
+    return max(0.0, ends - time.time() if ends > 1e9 else ends)
 
 
 def _amount_s(text: str) -> float:

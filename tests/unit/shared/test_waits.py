@@ -87,6 +87,12 @@ def test_the_wait_that_a_server_asks_for(headers, body, seconds, monkeypatch):
     assert waited == (None if seconds is None else pytest.approx(seconds))
 
 
+@pytest.mark.parametrize("status", [400, 500, 503])
+def test_a_limit_is_no_wait_after_another_error(status):
+    """Servers name their limits in every reply, so only a refusal by a limit makes its end a wait."""
+    assert failure_of_status(status, headers=LIMITS | {"x-ratelimit-remaining-tokens": "0"}).retry_after_s is None
+
+
 @pytest.mark.parametrize(
     "body",
     [

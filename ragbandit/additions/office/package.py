@@ -1,7 +1,8 @@
 """The ZIP file of an Office document: its parts, which are read within caps, and the relationships between them.
 
 Relationships, and not names, say which part is what, so a part is checked where it is read. The counts are those of the
-parser that reads it: an encoding, a comment or an odd name changes none of them.
+parser that reads it: an encoding or an odd name changes none of them. Before, a part with as many signs `<` as it may
+have tags is refused by its bytes, also if they are in comments, since a parser takes seconds for millions of tags.
 """
 
 import posixpath
@@ -49,6 +50,7 @@ _OLE: Final = b"\xd0\xcf\x11\xe0"
 #: compressions of Office documents. The other ones of ZIP files may expand without end within one call of `read`
 _COMPRESSIONS: Final = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 _CORE: Final = "docProps/core.xml"
+_TOO_MANY: Final = "the document has too many tags and attributes"
 _BROKEN: Final = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError)
 
 
@@ -116,6 +118,7 @@ class Package:
 
     def _read(self, name: str, *, reading: "_Reading", longest: int) -> Iterator[Element]:
         read, waiting = 0, 0
+        self._refuse_many_tags(name, cost=reading.least_cost)
         with _as_invalid(name), self._archive.open(name) as part:
             # The parser reads an unfinished tag from its beginning again, so more of it is read at once.
             while chunk := part.read(max(_CHUNK, min(waiting, longest - waiting))):
@@ -130,6 +133,16 @@ class Package:
             reading.end()
             yield from reading.take()
         self._marks_left -= reading.marks
+
+    def _refuse_many_tags(self, name: str, *, cost: int) -> None:
+        """Refuse a part whose bytes begin more tags than may be left. cost: how often a tag counts at least"""
+        size = tags = 0
+        with _as_invalid(name), self._archive.open(name) as part:
+            while (chunk := part.read(_CHUNK)) and size <= self._bytes_left:
+                size += len(chunk)
+                tags += chunk.count(b"<") - chunk.count(b"</")
+                if tags * cost > self._marks_left:
+                    raise InvalidInput(_TOO_MANY)
 
     def relationships(self, name: str) -> tuple[Relationship, ...]:
         """The relationships of a part to parts that exist, in order."""
@@ -161,6 +174,7 @@ class _Reading:
         #: tags and attributes so far
         self.marks = 0
         self._of, self._kept, self._costs, self._cost, self._most = of, kept, costs, cost, MAX_MARKS
+        self.least_cost = min(cost, *costs.values()) if costs else cost
         #: value of `marks` above which the document is refused
         self._limit = MAX_MARKS
         #: tag -> (its local name, how often it counts), of the first tags: a hostile document may have millions
@@ -209,7 +223,7 @@ class _Reading:
 
     def _refuse(self) -> NoReturn:
         if self.marks > self._most:
-            raise InvalidInput("the document has too many tags and attributes")
+            raise InvalidInput(_TOO_MANY)
         raise InvalidInput(f"one element of the document has more than {MAX_TREE} tags and attributes")
 
     def _look_up(self, tag: str) -> tuple[str, int]:

@@ -5,6 +5,9 @@ import zipfile
 import openpyxl
 import pytest
 
+from ragbandit.additions.office import package as package_module
+from ragbandit.shared.additions import load_offered
+from ragbandit.shared.errors import InvalidInput
 from tests.additions.office.files import TYPES, package, said, word, xml
 from tests.support.bombs import MOST, read_bomb
 
@@ -100,3 +103,20 @@ def test_a_text_is_counted_before_it_is_made(tmp_path, case):
     refusal, peak = read_bomb(path, imports="from ragbandit.shared.additions import load_offered", read=read)
     assert reason in refusal
     assert peak < MOST
+
+
+def test_too_many_tags_are_not_parsed(tmp_path, monkeypatch):
+    """A part with more tags than a document may have is refused before a parser reads it."""
+    monkeypatch.setattr(package_module, "MAX_MARKS", 20_000)
+    fed, feed = bytearray(), package_module._Reading.feed
+
+    def note_and_feed(reading, chunk, *, most):
+        fed.extend(chunk)
+        return feed(reading, chunk, most=most)
+
+    monkeypatch.setattr(package_module._Reading, "feed", note_and_feed)
+    path = word(tmp_path / "bomb.docx", "<w:p/>" * 20_000)
+    with pytest.raises(InvalidInput, match="too many tags and attributes"):
+        load_offered("documents")[".docx"](path)
+    assert b"Relationship" in fed
+    assert b"<w:p/>" not in fed

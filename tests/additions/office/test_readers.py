@@ -319,7 +319,8 @@ HOSTILE = {
     "attributes": (f"<w:p {MANY_ATTRIBUTES}/>", "too many tags and attributes"),
     "one paragraph": ("<w:p>" + "<a b=''/>" * 4_000, "one element of the document has more than 5000 tags"),
     "one tag": (f"<w:p a='{'a' * 1_000_000}'/>", "a tag of more than 0 MiB"),
-    "one comment": (f"<!--{'<>' * 400_000}-->", "a tag of more than 0 MiB"),
+    "one comment": (f"<!--{'>' * 800_000}-->", "a tag of more than 0 MiB"),
+    "signs of tags in a comment": (f"<!--{'<>' * 400_000}-->", "too many tags and attributes"),
     "depth": ("<w:p>" * 300, "nested more than 256 deep"),
 }
 

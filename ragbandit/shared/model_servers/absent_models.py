@@ -17,6 +17,8 @@ _WORDS: Final = re.compile("model|deployment|no endpoints(?! found that)", re.IG
 _NAMES: Final = re.compile(
     r"(_i|I)ds?$|(^|_)ur[il]s?$|Ur[il]s?$|(^|_)models?$|^(container|skills|fallbacks|cached_?[cC]ontent|only|order)$"
 )
+#: objects by which a caller restricts the providers behind a gateway, which then may have no endpoint for its model
+_ROUTING: Final = frozenset({"provider", "providerOptions", "provider_options"})
 #: ids that no server looks up
 _OWN_IDS: Final = frozenset({"tool_call_id", "tool_use_id", "call_id", "user_id", "session_id"})
 #: fields that no server looks into: arguments of tools, their schemas, the caller's notes
@@ -47,7 +49,8 @@ def gone_sign(failure: Failure, *, body: object, model: str) -> GoneSign | None:
 
 
 def names_stored_object(request: Mapping[str, Any]) -> bool:
-    """Whether a request names a file, a container, another stored object, an address or a further model.
+    """Whether a request names a file, a container, another stored object, an address, a further model or the providers
+    that may answer.
 
     A server may lack this object instead of its model, and its message may then repeat the caller's words.
     """
@@ -65,6 +68,8 @@ def names_stored_object(request: Mapping[str, Any]) -> bool:
 
 def _is_reference(field: tuple[Any, Any]) -> bool:
     name, value = field
+    if name in _ROUTING:
+        return isinstance(value, Mapping) and len(value) > 0
     if not _NAMES.search(name) or name in _OWN_IDS:
         return False
     texts = value if isinstance(value, list) else [value]

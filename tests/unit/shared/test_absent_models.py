@@ -70,11 +70,13 @@ SCHEMA = {"type": "object", "properties": {"model": {"type": "string"}, "file_id
         {"tools": [{"type": "image_generation", "model": "none-such"}]},
         {"models": ["none-such"]},
         {"provider": {"only": ["none-such"]}},
+        {"provider": {"max_price": {"prompt": 0}, "require_parameters": True}},
+        {"providerOptions": {"gateway": {"zeroDataRetention": True}}},
         {"extra_body": {"cachedContent": "cachedContents/model"}},
     ],
 )
 def test_requests_that_name_something(request_):
-    """Files, addresses, containers, skills, stores, caches and further models are found at any depth."""
+    """Files, addresses, containers, skills, stores, caches, further models and providers are found at any depth."""
     assert names_stored_object({"model": "m", **request_})
     deep = request_
     for _ in range(5000):
@@ -92,7 +94,13 @@ def test_requests_that_name_something(request_):
         turn({"type": "tool_use", "id": "t", "name": "find", "input": {"file_id": "f", "url": "http://x"}}),
         {"tools": [{"type": "function", "function": {"name": "find", "parameters": SCHEMA}}]},
         {"tools": [{"name": "find", "input_schema": SCHEMA}]},
-        {"metadata": {"user_id": "u", "trace_id": "t"}, "user_id": "u", "container": None, "models": []},
+        {
+            "metadata": {"user_id": "u", "trace_id": "t"},
+            "user_id": "u",
+            "container": None,
+            "models": [],
+            "provider": {},
+        },
     ],
 )
 def test_requests_that_name_nothing(request_):

@@ -21,11 +21,9 @@ from threading import Lock
 from typing import Final
 
 from ragbandit.router.config.settings import COUNTED_S, HealthSettings
-from ragbandit.shared.types import CANCELLED, NOT_PERMITTED, ArmName, CircuitState, DecisionId, OutcomeStatus
+from ragbandit.router.storage.rows.outcome_rows import NOT_COUNTED
+from ragbandit.shared.types import ArmName, CircuitState, DecisionId, OutcomeStatus
 
-#: stop reasons of failures that do not count against the arm: the fault is the caller's, the reply exceeds a
-#: cap of what is read, the row is damaged, or the operator's rules do not let the arm run
-NOT_COUNTED = frozenset({CANCELLED, "question_too_long", "request_refused", "unreadable", NOT_PERMITTED})
 OUT_OF_SECONDS: Final = "budget_seconds"
 #: number of remembered outcomes per arm, or the setting health.failures if that is larger
 REMEMBERED = 100

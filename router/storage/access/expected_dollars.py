@@ -3,7 +3,8 @@
 `of` is the mean of the arm's newest answers with a price. For an arm of ours these are the answers of its present model
 to anybody, since the service knows their price; for a caller's own arm, those that the same tenant reported, since
 callers report what they like. Without such answers it is the listed price. Failed answers do not count, or failing arms
-would be the cheapest. An arm whose newest outcomes are all failures is last in the order, also without the breaker.
+would be the cheapest. Each turn counts by its own cost. An arm whose newest outcomes are all failures is last in the
+order, also without the breaker.
 """
 
 import math
@@ -14,7 +15,7 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Any, Final
 
-from ragbandit.router.storage.rows.outcome_rows import cost_value
+from ragbandit.router.storage.rows.outcome_rows import NOT_COUNTED, own_cost
 from ragbandit.router.storage.sql.bulk_insert import run_statement
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.json_columns import object_or_empty
@@ -26,7 +27,8 @@ from ragbandit.shared.types import Cost, Decision
 
 _NEWEST: Final = (
     "SELECT d.arm AS arm, d.tenant AS tenant, d.run_by AS run_by, o.status AS status, o.cost AS cost, "
-    "o.steps AS steps, o.made_by AS made_by FROM outcomes o JOIN decisions d ON d.id = o.decision_id "
+    "o.steps AS steps, o.stop_reason AS stop_reason, o.made_by AS made_by "
+    "FROM outcomes o JOIN decisions d ON d.id = o.decision_id "
     "WHERE o.status IN ('answered', 'failed') ORDER BY o.made_at DESC LIMIT ?"
 )
 #: number of newest answers that are read, seconds for which they are used again, and number of means that are kept
@@ -113,12 +115,14 @@ class ExpectedDollars:
         for row in run_statement(connection, _NEWEST, _READ):
             arm, is_ours = row["arm"], row["run_by"] == "worker"
             model = self._models.get(arm)
+            if row["stop_reason"] in NOT_COUNTED:
+                continue  # the failure is no fault of the arm
             if is_ours and model is not None and object_or_empty(row["made_by"]).get("generator") != model:
                 continue  # another model had another price
             key = arm, None if is_ours else row["tenant"]
             are_failures[key].append(row["status"] == "failed")
             if row["status"] == "answered":
-                values.setdefault(key, []).append((cost_value(row["cost"]), row["steps"]))
+                values.setdefault(key, []).append((own_cost(row["cost"]), row["steps"]))
         self._failing = {key for key, of_key in are_failures.items() if sum(of_key[:_FAILURES]) == _FAILURES}
         if len(self._means) > _KEPT:
             self._means = {}

@@ -174,11 +174,14 @@ def _nonzero(cost: Cost) -> dict[str, Any]:
     return dict(compress(zip(cost.__dataclass_fields__, amounts, strict=True), amounts))
 
 
+#: stop reasons of failures that do not count against the arm: the fault is the caller's, the reply exceeds a
+#: cap of what is read, the row is damaged, or the operator's rules do not let the arm run
+NOT_COUNTED: Final = frozenset({CANCELLED, "question_too_long", "request_refused", "unreadable", NOT_PERMITTED})
 #: stop reasons that erasure keeps, since code reads them. Callers and arms may send others, with any text.
 KNOWN_REASONS: Final = frozenset(
     {
-        *("", "answered", "tool_calls", "unknown_arm", "unreadable", "request_refused", "question_too_long"),
-        *("budget_seconds", CUT, NO_TEXT, CANCELLED, IMPORTED, ABANDONED, DIED, NOT_PERMITTED),
+        *("", "answered", "tool_calls", "unknown_arm", "budget_seconds", *NOT_COUNTED),
+        *(CUT, NO_TEXT, IMPORTED, ABANDONED, DIED),
     }
 )
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from ragbandit.router.serving.health.circuit_breaker import NOT_COUNTED
 from ragbandit.router.storage.jobs.scores import is_judgeable
+from ragbandit.router.storage.rows.outcome_rows import NOT_COUNTED
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.texts.redaction import without_keys

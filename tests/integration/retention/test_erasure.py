@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from ragbandit.router.serving.checks.reports import make_outcome, unrun_outcome
 from ragbandit.router.serving.failover import replacement_arms, replacement_decision
-from ragbandit.router.serving.health.circuit_breaker import NOT_COUNTED, OUT_OF_SECONDS
+from ragbandit.router.serving.health.circuit_breaker import OUT_OF_SECONDS
 from ragbandit.router.storage import erasure as erasure
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
@@ -17,7 +17,7 @@ from ragbandit.router.storage.erasure import Erased, Selection, erasable, erase
 from ragbandit.router.storage.jobs.scores import NOT_ITS_FAULT
 from ragbandit.router.storage.paired_answers import answers_to, store_answer
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.storage.rows.outcome_rows import KNOWN_REASONS
+from ragbandit.router.storage.rows.outcome_rows import KNOWN_REASONS, NOT_COUNTED
 from ragbandit.router.storage.sql.counters import row_counts, stored_counts
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, paired_answers
 from ragbandit.shared.errors import InvalidInput

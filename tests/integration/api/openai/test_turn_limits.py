@@ -197,9 +197,11 @@ def test_a_header_names_the_arm(serve):
 
 
 def paid_models(sent):
-    """Answers of three models; the one that is called broken fails."""
+    """Answers of three models; the one that is called broken fails, and all refuse the seed 7."""
     if sent["model"] == "broken":
         return Reply(status=503, text="busy")
+    if sent.get("seed") == 7:
+        return Reply(status=400, text="seed must be less than 7")
     return Reply(text="Paris", changes={"usage": {"prompt_tokens": 0, "completion_tokens": 1000}})
 
 
@@ -242,6 +244,41 @@ def test_an_arm_that_only_fails_is_not_the_cheapest(serve, monkeypatch):
         asked = len(server.requests)
         assert [ask("auto", "s") for _ in range(6)] == [("cheap", "cheap")] * 6
         assert len(server.requests) == asked + 6
+
+
+def test_refused_requests_make_no_arm_the_last(serve, monkeypatch):
+    """Five requests that the server of the cheapest arm refuses send no turn of others to a more expensive arm."""
+    monkeypatch.setattr(expected_dollars, "_FRESH_S", 0.0)
+    limits = {"session_limit": {"turns": 1}, "at_limit": "cheapest", "rewrite": {"by": "off"}}
+    with ScriptedServer(paid_models) as server:
+        service = serve(**models(server.url), conversation=limits, inline=True)
+
+        def ask(model, session, **more):
+            body = {"model": model, "messages": FIRST, "max_tokens": 1000, **more}
+            return service.http.post("/v1/chat/completions", json=body, headers={"x-ragbandit-session-id": session})
+
+        for number in range(5):
+            ask("arm/broken", f"b{number}")
+            assert ask("arm/cheap", f"c{number}", seed=7).status_code == 400
+        service.router.service.refresh_steps()
+        ask("auto", "s")
+        assert [ask("auto", "s").json()["ragbandit"]["arm"] for _ in range(3)] == ["cheap"] * 3
+
+
+def test_turns_of_a_task_count_once_in_the_mean_of_its_arm(serve, monkeypatch):
+    """An arm with tasks of many turns is not taken for more expensive than one turn of it costs."""
+    monkeypatch.setattr(expected_dollars, "_FRESH_S", 0.0)
+    arms = {name: {"run_by": "caller"} for name in ("dear", "cheap")}
+    limits = {"session_limit": {"turns": 4}, "at_limit": "cheapest"}
+    service = serve(arms=arms, conversation=limits, **DOLLARS)
+    for arm, dollars, turns in (("cheap", 0.01, 4), ("dear", 0.015, 1)):
+        for _ in range(turns):
+            asked = Query(text="Who?", arms=(arm,), session=arm, unit="task")
+            spend(service, service.router.route(asked).id, dollars)
+    service.router.service.refresh_steps()
+    for _ in range(4):
+        routed(service.http, session_id="s")
+    assert {routed(service.http, session_id="s")["arm"] for _ in range(3)} == {"cheap"}
 
 
 def test_an_arm_of_unknown_price_comes_last(serve):

@@ -72,7 +72,7 @@ def report(
     if not (math.isfinite(scope.since) and math.isfinite(scope.until) and 0.0 <= scope.since < scope.until < 1e11):
         message = f"{scope.since:g} to {scope.until:g} is not a period"
         raise InvalidInput(message, field="since", remedy="give seconds since 1970, the earlier time first")
-    uneven = recent_sample_ratio(database, policy=scope.label, now=scope.until)
+    uneven = recent_sample_ratio(database, policy=scope.label, now=scope.until, since=scope.since)
     alarm = None if uneven is None else uneven.sentence
     drifts = _drifts(database, scope)
     log = read_log(database, scope)

@@ -5,11 +5,12 @@ If not, comparisons of arms are misleading. The checks bet against chance, so th
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.totals import hour_of, sums_by_arm
 from ragbandit.shared.texts.formats import percent
@@ -29,7 +30,7 @@ _BETS: Final = 0.01 * 2.0 ** np.arange(8.0)
 _STAGES: Final[tuple[SampleStage, ...]] = ("named", "drawn", "ended", "judged")
 _COUNTS: Final = (
     *(f"{stage}_{kind}" for stage in _STAGES for kind in ("excess", "spread")),
-    *("decided", "answered", "failed", "cancelled", "learned"),
+    *("decided", "answered", "failed", "cancelled"),
 )
 _REMEDY: Final = "see docs/learning.md#whether-the-log-is-even"
 
@@ -42,15 +43,26 @@ class SampleRatio:
     sentence: str
 
 
-def recent_sample_ratio(database: Database, *, policy: str, now: float) -> SampleRatio | None:
-    """Check the rows since Monday of last week (UTC), in whole hours; None if the arms are even. Raises StoreError.
+def recent_sample_ratio(
+    database: Database, *, policy: str, now: float, since: float | None = None
+) -> SampleRatio | None:
+    """Check the rows of all policies since Monday of last week (UTC), in whole hours; None if the arms are even.
 
-    Decisions younger than SETTLED_S are left out. FALSE_ALARMS holds for all calls within a week together.
+    Decisions younger than SETTLED_S are left out. FALSE_ALARMS holds for all calls within a week together. policy:
+    label of the ledger whose ratings the sentence counts. since: time from which on all rows are checked, too;
+    FALSE_ALARMS then holds for each call. Raises StoreError.
     """
     week = (hour_of(now) + _MONDAY_H) // _WEEK_H
-    hours = {"since": (week - 1) * _WEEK_H - _MONDAY_H, "until": hour_of(now - SETTLED_S)}
+    begins = [(week - 1) * _WEEK_H - _MONDAY_H, *([] if since is None else [hour_of(since)])]
     with database.read() as connection:
-        return first_uneven_stage(sums_by_arm(connection, policy=policy, **hours, names=_COUNTS))
+        sums = (_sums(connection, policy, since=begin, until=hour_of(now - SETTLED_S)) for begin in begins)
+        return next(filter(None, map(first_uneven_stage, sums)), None)
+
+
+def _sums(connection: Connection, policy: str, *, since: int, until: int) -> dict[ArmName, ArmTotals]:
+    draws = sums_by_arm(connection, policy=None, since=since, until=until, names=_COUNTS)
+    rated = sums_by_arm(connection, policy=policy, since=since, until=until, names=("learned",))
+    return {arm: replace(sums, learned=rated.get(arm, ArmTotals()).learned) for arm, sums in draws.items()}
 
 
 def first_uneven_stage(arms: Mapping[ArmName, ArmTotals]) -> SampleRatio | None:

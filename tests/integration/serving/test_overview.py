@@ -4,11 +4,16 @@ import math
 import re
 import threading
 import time
+from functools import partial
 
 import pytest
 from sqlalchemy import event, text
 
+from ragbandit.router.learning.exclusions import learn_new_ledger
+from ragbandit.router.reporting.reading import ReportScope
+from ragbandit.router.reporting.report import report
 from ragbandit.router.serving.overview import overview
+from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.totals import TotalsExtender
 from ragbandit.shared.errors import InvalidInput
 from tests.conftest import World
@@ -124,3 +129,38 @@ def test_ratings_of_one_arm_alone_are_told_of(make_world):
     uneven = world.router.state().earned.uneven
     assert uneven.stage == "judged"
     assert re.match(rf"arm {arms[0]} has 100 % of its answers rated and \w+ 0 %: comparisons", uneven.sentence)
+
+
+def reported(world, *, label=None, days):
+    """What a report of the last days lacks for a verdict."""
+    now = world.now + 7200.0
+    scope = ReportScope(label=label or world.store.label, since=now - days * 86_400.0, until=now)
+    return report(world.database, scope, policy=world.settings.policy).total.missing
+
+
+def uneven_world(make_world, *, days):
+    """A world whose questions of some days ago have ratings for the answers of one arm only."""
+    world = make_world(now=time.time() - days * 86_400.0, policy={"name": "uniform"})
+    for _ in range(200):
+        decision = world.route()
+        world.outcome(decision)
+        if decision.arm == world.router.service.arms[0]:
+            world.feedback(decision, rating=0.5)
+    world.learn()
+    TotalsExtender(world.database, holder="one", weight=0.05, clock=lambda: world.now + 60.0).extend()
+    return world
+
+
+def test_a_report_checks_its_whole_period(make_world):
+    """Ratings of one arm that are four weeks old keep a report that has them from a verdict."""
+    world = uneven_world(make_world, days=28)
+    world.now += 27.0 * 86_400.0
+    assert "comparisons of quality wait" in reported(world, days=30)
+
+
+def test_draws_of_a_former_ledger_are_checked(make_world):
+    """A ledger that is learned from the whole store inherits the alarm about the draws of the one before."""
+    world = uneven_world(make_world, days=1)
+    learn = {"make_learner": partial(make_learner, world.settings), "now": world.now, "progress": lambda _: None}
+    learn_new_ledger(world.ledger, label="second", **learn)
+    assert "comparisons of quality wait" in reported(world, label="second", days=7)

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from ragbandit.client import Client
+from ragbandit.router.serving.deciding.steps.labels import Labels
 from ragbandit.router.storage.label_queue import LABEL_QUEUE
 from ragbandit.router.storage.paired_answers import answers_to, store_answer
 from ragbandit.shared.errors import Conflict, InvalidInput
@@ -41,6 +42,18 @@ def test_the_queue(asking):
     assert asking.http.post("/v1/feedback", json=body).status_code == 202
     assert waiting(asking) == keys[1::-1]
     refused(asking.http.get("/v1/label-queue?n=0"), 422, "INVALID_INPUT", field="n")
+
+
+def test_requests_that_name_their_arm_take_no_labels_from_others(serve):
+    """The labels of a day are for the questions whose arm was drawn, however many others there are."""
+    service = serve(learning={"labels_per_day": 3})
+    for number in range(25):
+        named = {"x-ragbandit-arm": "multi_step"} if number % 5 else {}
+        service.http.post("/v1/route", json={"question": f"question {number}?"}, headers=named)
+    labels = service.router.service.step(Labels)
+    labels._count_at = 0.0
+    service.router.service.refresh_steps()
+    assert labels.share == pytest.approx(3 / 5)
 
 
 class Tags(HTMLParser):

@@ -3,7 +3,7 @@
 A label helps learning most if the two best arms are close, and uncertain. Let D be the difference of their values in
 the policy's posterior samples. A label helps the report most if its decision has a large weight in the comparison with
 arm a, which is the arm of the holdback or the incumbent. Let p be the probability of the drawn arm, and `is_a` 1 if arm
-a was drawn, else 0. `share` is labels a day / decisions a day. With means over the newest questions, and the number c
+a was drawn, else 0. `share` is labels a day / draws a day. With means over the newest questions, and the number c
 for which the mean of q is `share`:
 
     learning = sd(D) * share of the samples in which the second arm is ahead,    estimate = |1 - is_a / p|,
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from sqlalchemy import func, select
+from sqlalchemy import and_, case, func, select
 
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.sources import LEAST_LABELLED
@@ -28,13 +28,14 @@ from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.serving.deciding.steps.step import Batch, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.storage.access.shared_secrets import draw_number
+from ragbandit.router.storage.rows.queried_facts import or_unfilled
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.types import ArmName, Decision, LabelRequest, Matrix
 
 #: number of newest questions from which the means and c are computed
 _NEWEST: Final = 300
-#: maximum number of decisions counted for the estimate of decisions per day
+#: maximum number of decisions and turns that are read for the estimate of draws per day
 _COUNTED: Final = 10_000
 _DAY_S: Final = 86_400.0
 
@@ -71,8 +72,8 @@ class Labels(Step):
         share, (learning, estimate) = self.share, self._scales
         for question, output in zip(batch.questions, batch.outputs, strict=True):
             decision = question.decision
-            if decision is None or len(decision.arms) < 2 or not question.is_drawn:
-                continue
+            if decision is None or len(decision.arms) < 2 or not question.is_drawn or question.query.terms.is_spent:
+                continue  # nothing is learned from it
             learning_use = (
                 1.0 if isinstance(output, Exception) or decision.fault is not None else _use_for_learning(output)
             )
@@ -90,7 +91,7 @@ class Labels(Step):
             return
         if time.monotonic() >= self._count_at:
             self._count_at = time.monotonic() + 60.0
-            self.share = min(1.0, self._per_day / max(1.0, _decisions_per_day(self.database, now=now)))
+            self.share = min(1.0, self._per_day / max(1.0, _draws_per_day(self.database, now=now)))
         self._scales = scales_of(np.array(list(self._uses)).reshape(-1, 2), share=self.share)
 
 
@@ -131,12 +132,15 @@ def scales_of(parts: Matrix, *, share: float, least: float = LEAST_LABELLED) -> 
     return scale * inverse[0], scale * inverse[1]
 
 
-def _decisions_per_day(database: Database, *, now: float) -> float:
-    """Number of decisions of the last day; above _COUNTED it is estimated from the newest ones."""
-    made_at = decisions.c.made_at
+def _draws_per_day(database: Database, *, now: float) -> float:
+    """Number of decisions of the last day that the policy drew, since only these are labelled. If there are more than
+    _COUNTED decisions and turns, it is estimated from the newest ones.
+    """
+    drawn = or_unfilled(and_(decisions.c.arm_by.is_(None), decisions.c.turn_of.is_(None)))
+    newest = select(decisions.c.made_at, case((drawn, 1), else_=0).label("drawn"))
+    newest = newest.where(decisions.c.made_at > now - _DAY_S).order_by(decisions.c.made_at.desc())
+    rows = newest.limit(_COUNTED).subquery()
+    sums = select(func.count(), func.coalesce(func.sum(rows.c.drawn), 0), func.min(rows.c.made_at)).select_from(rows)
     with database.read() as connection:
-        oldest = connection.execute(select(made_at).order_by(made_at.desc()).offset(_COUNTED - 1).limit(1)).scalar()
-        if oldest is not None and oldest > now - _DAY_S:
-            return _COUNTED * _DAY_S / max(now - float(oldest), 1.0)
-        count = select(func.count()).select_from(decisions).where(made_at > now - _DAY_S, decisions.c.turn_of.is_(None))
-        return float(connection.execute(count).scalar_one())
+        count, draws, oldest = connection.execute(sums).one()
+    return float(draws) if count < _COUNTED else draws * _DAY_S / max(now - oldest, 1.0)

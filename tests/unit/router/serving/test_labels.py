@@ -36,7 +36,7 @@ def labels(monkeypatch):
     step = Labels(None)
     step.configure(SimpleNamespace(settings=Settings(learning={"labels_per_day": 100})))
     monkeypatch.setattr(
-        "ragbandit.router.serving.deciding.steps.labels._decisions_per_day", lambda _database, *, now: 100 / SHARE
+        "ragbandit.router.serving.deciding.steps.labels._draws_per_day", lambda _database, *, now: 100 / SHARE
     )
     return step
 

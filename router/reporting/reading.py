@@ -42,7 +42,6 @@ from ragbandit.router.reporting.left_out import (
 )
 from ragbandit.router.storage.access.corrections import Corrections, corrections_of
 from ragbandit.router.storage.access.turn_sums import reached_labels, turn_spenders
-from ragbandit.router.storage.decisions.tasks import STOPPED
 from ragbandit.router.storage.rows.conversion import feedback_value
 from ragbandit.router.storage.rows.outcome_rows import ASSUMED, REFUSED, Amounts, cost_value, spent_of
 from ragbandit.router.storage.rows.queried_facts import (
@@ -52,6 +51,7 @@ from ragbandit.router.storage.rows.queried_facts import (
     is_imported,
     or_unfilled,
 )
+from ragbandit.router.storage.rows.waiting import STOPPED
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import object_or_empty

@@ -247,8 +247,8 @@ def continues_of(entries: Mapping[str, Json]) -> Continues:
     return cast(Continues, _CONTINUES.record(entries))
 
 
-def terms_of(entries: Mapping[str, Json]) -> Terms:
-    """As `sent_of`."""
+def terms_of(entries: Mapping[str, Json], *, factor: float | None = None) -> Terms:
+    """As `sent_of`. factor: the column `budget_factor`, which rows without texts have, too; None without a value"""
     prices = entries.get(_PRICES)
-    factor = {_FACTOR: entries[_FACTOR]} if _FACTOR in entries else {}
-    return cast(Terms, _TERMS.record({**(prices if isinstance(prices, Mapping) else {}), **factor}))
+    known = {_FACTOR: entries.get(_FACTOR) if factor is None else factor}
+    return cast(Terms, _TERMS.record({**(prices if isinstance(prices, Mapping) else {}), **known}))

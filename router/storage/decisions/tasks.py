@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, or_, select, update
 
 from ragbandit.router.storage.decisions.continuing import give_back_answers, task_key
 from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts, or_unfilled
-from ragbandit.router.storage.rows.waiting import delete_waiting, lock_rows
+from ragbandit.router.storage.rows.waiting import STOPPED, delete_waiting, lock_rows
 from ragbandit.router.storage.sql.bulk_insert import insert_into, send
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
@@ -29,8 +29,6 @@ MOST_READ: Final = 10_000
 _PAGE: Final = 100
 #: `units.turns` of an ended task. A turn that was decided before and is stored later must not open it again.
 ENDED: Final = 0
-#: reason of the closure of a decision whose task a budget ended
-STOPPED: Final = "a budget stopped the task"
 _LOCK: Final = "SELECT key FROM units WHERE {} ORDER BY key FOR UPDATE"
 _LOCK_BY_KEY, _LOCK_BY_FIRST = _LOCK.format("key IN ?"), _LOCK.format("first IN ?")
 

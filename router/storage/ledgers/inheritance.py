@@ -14,7 +14,7 @@ step begins only when all such transactions have ended (`_have_older_ended`). SQ
 import json
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -22,7 +22,7 @@ from sqlalchemy import RowMapping, Select, and_, delete, exists, select, text, u
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.waiting import flag_as_stored, insert_missing_waiting, lock_rows
+from ragbandit.router.storage.rows.waiting import STOPPED, flag_as_stored, insert_missing_waiting, lock_rows
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
@@ -134,10 +134,22 @@ def _insert_batch(connection: Connection, row: RowMapping, *, moves: Moves) -> s
     missing = missing.where(decisions.c.turn_of.is_(None))
     ids = connection.execute(missing.order_by(decisions.c.id).limit(size)).scalars().all()
     if ids:
-        insert_missing_waiting(connection, decisions.c.id.in_(ids), label=row["label"], moves=moves)
+        others = set(ids) - _close_stopped(connection, ids, label=row["label"], moves=moves)
+        insert_missing_waiting(connection, decisions.c.id.in_(others), label=row["label"], moves=moves)
     if len(ids) == size:
         return str(ids[-1])
     return str(last) if is_full else None
+
+
+def _close_stopped(connection: Connection, ids: Sequence[str], *, label: str, moves: Moves) -> set[str]:
+    """Close the decisions whose task a budget has stopped, as older ledgers have. Returns their ids."""
+    of_ledgers = closures.c.policy.in_(select(policies.c.label)), closures.c.decision_id.in_(ids)
+    stored = connection.execute(select(closures).where(*of_ledgers, closures.c.reason == STOPPED)).mappings()
+    stopped = {row["decision_id"]: {**row, "policy": label} for row in stored}
+    if stopped:
+        connection.execute(closures.insert(), [*stopped.values()])
+        moves.count_closures(stopped.values())
+    return set(stopped)
 
 
 def _set_missed_flags(connection: Connection, row: RowMapping, *, moves: Moves) -> str | None:

@@ -397,13 +397,7 @@ _CONTEXT, _DRAW = ("context", "tenant"), ("arms", "facts")
 
 
 def lean_updates(
-    ledger: Ledger,
-    *,
-    after: int,
-    upto: int | None = None,
-    page: int = 4000,
-    context: bool = False,
-    draws: bool = False,
+    ledger: Ledger, *, after: int, upto: int | None = None, page: int = 4000, context: bool = False, draws: bool = False
 ) -> Iterator[Update]:
     """Like `Ledger.read`, in an eighth of the time, for policies that learn only from arm, features and reward.
 

@@ -360,7 +360,7 @@ def decision_value(row: Row) -> Decision:
         arm_by=arm_by_of_query(arm_by, loop=continues.loop),
         sent=sent_of(edge),
         continues=continues,
-        terms=terms_of(edge),
+        terms=terms_of(edge, factor=row["budget_factor"]),
         cost_weight=price_value(row["price"]),
         aim=request.get("aim", {}),
     )

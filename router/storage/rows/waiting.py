@@ -25,6 +25,8 @@ _turns = decisions.alias("turns")
 #: later turns that workers have still to answer, and the column with the decision of each
 OPEN_TURNS: Final = jobs.join(_turns, and_(jobs.c.kind == "answer", jobs.c.decision_id == _turns.c.id))
 TURN_OF: Final = _turns.c.turn_of
+#: reason of the closure of a decision whose task a budget ended: no ledger learns it
+STOPPED: Final = "a budget stopped the task"
 _LOCKED: Final = (
     f"SELECT {', '.join(waiting.columns.keys())} FROM waiting WHERE decision_id {{}}"  # noqa: S608 # names of ours
     " ORDER BY decision_id, policy FOR UPDATE"

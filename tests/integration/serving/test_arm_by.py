@@ -114,6 +114,18 @@ def test_what_others_chose_is_closed_with_its_reason(world):
     assert reasons[made["caller"].id] == "the caller chose the arm"
 
 
+def test_a_store_without_texts_knows_a_spent_budget(make_world):
+    """Where texts are not stored, nothing is learned from a question whose budget was spent either."""
+    arms = {name: {"run_by": "caller"} for name in ("one", "two")}
+    world = make_world(arms=arms, log={"text": "none"})
+    decision = asked(world, terms=Terms(budget_factor=MOST_FACTOR))
+    world.outcome(decision)
+    world.feedback(decision, rating=True)
+    world.learn()
+    record = world.router.decision(decision.id)
+    assert (record.state, record.reason) == ("closed", "a spent budget chose the arm")
+
+
 @pytest.mark.parametrize("is_counted", [True, False])
 def test_a_policy_has_not_decided_what_others_chose(world, is_counted):
     """`Update.decided` has no decision of the kill switch, a caller or a limit, once the totals have counted them."""

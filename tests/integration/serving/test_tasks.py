@@ -4,18 +4,23 @@ import itertools
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from uuid import UUID
 
 import pytest
 from sqlalchemy import select
 
+from ragbandit.router.learning.exclusions import learn_new_ledger
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.reporting.reading import ReportScope, read_log
 from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.serving.router import Router
+from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.decisions.tasks import end_tasks
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.retention import Retention
+from ragbandit.router.storage.rows.waiting import STOPPED
+from ragbandit.router.storage.sql.counters import row_counts, stored_counts
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, units, updates, waiting
 from ragbandit.shared.types import Continues, Conversation, DecisionId, FailedArm, MovedTurn, Query, Sent, TaskTurn
 from tests.conftest import EPOCH, on_sqlite
@@ -344,3 +349,23 @@ def test_a_budget_that_refuses_a_turn_ends_the_task(make_world, database_url):
     assert world.router.verify().ok
     rows = read_log(world.database, ReportScope(label=world.store.label, since=EPOCH, until=world.now + 400.0))
     assert rows.stopped == {first.arm: 1}
+
+
+@on_sqlite
+def test_no_later_ledger_learns_a_task_that_a_budget_stopped(make_world, database_url):
+    """A ledger that is learned from the whole store closes what a budget stopped, and learns the other tasks."""
+    world = make_world(database_url=database_url, **TASKS)
+    ended, first = turn(world, session="ended"), turn(world)
+    for decision in (ended, first):
+        world.outcome(decision)
+        world.feedback(decision, rating=0.0)
+    world.store.stop_task(turn(world).query, now=world.now)
+    world.store.end_session("ended", tenant="default", now=world.now)
+    assert world.learn() == 1
+    learn = {"make_learner": partial(make_learner, world.settings), "now": world.now, "progress": lambda _: None}
+    learn_new_ledger(world.ledger, label="second", **learn)
+    with world.database.read() as connection:
+        learned = connection.execute(select(updates.c.decision_id).where(updates.c.policy == "second")).scalars().all()
+        closed = connection.execute(select(closures.c["decision_id", "reason"]).where(closures.c.policy == "second"))
+        assert (learned, closed.all()) == ([ended.id], [(first.id, STOPPED)])
+        assert stored_counts(connection, label="second") == row_counts(connection, label="second")

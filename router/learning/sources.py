@@ -24,15 +24,7 @@ from ragbandit.router.storage.rows.conversion import TableRows
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import feedback, quarantines
 from ragbandit.shared.texts.text_forms import name_form
-from ragbandit.shared.types import (
-    Feedback,
-    FeedbackId,
-    JoinedDecision,
-    Json,
-    JudgedBy,
-    JudgeRequest,
-    LabelRequest,
-)
+from ragbandit.shared.types import Feedback, FeedbackId, JoinedDecision, Json, JudgedBy, JudgeRequest, LabelRequest
 
 DAY_S: Final = 86_400.0
 
@@ -225,9 +217,7 @@ def judgements_of(feedback: Sequence[Feedback]) -> Judgements:
         by_class[rater_class(item)] = (*by_class.get(rater_class(item), ()), item)
     judged_by, trusted = next(iter(by_class.items()))
     return Judgements(
-        by_class=by_class,
-        judged_by=judged_by,
-        used=tuple(item for item in trusted if item.source != "code") or trusted,
+        by_class=by_class, judged_by=judged_by, used=tuple(item for item in trusted if item.source != "code") or trusted
     )
 
 

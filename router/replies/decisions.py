@@ -81,6 +81,7 @@ def record_json(record: DecisionRecord) -> reply_types.RecordReply:
     fields: dict[str, Any] = {**decision_json(decision), **_query_fields(decision.query)}
     own = ("floor", "encoder_hash", "run_by", "arm_by", "made_at", "turn_of")
     fields |= {name: getattr(decision, name) for name in own}
+    fields["forced"] = decision.query.arm_by is not None or decision.arm_by == "caller"
     feedback = [_feedback_json(item, late=item.id in record.late) for item in record.feedback]
     if record.outcome is not None:
         fields["outcome"] = build_reply(reply_types.KeptOutcome, record.outcome, trace=trace_json(record.outcome.trace))
@@ -109,7 +110,6 @@ def _query_fields(query: Query) -> dict[str, Any]:
         "context": dict(query.context),
         "tenant": query.tenant,
         "budget": budget_caps(query.budget),
-        "forced": query.arm_by is not None,
         "aim": dict(query.aim),
         "request": dict(sorted(request_json(query).items())),
     }

@@ -26,7 +26,7 @@ CHAT: Final = "chat"
 #: fields of a request, and of `Sent`: the lowest and the highest effort that the caller allows
 BOUNDS: Final = ("effort_min", "effort_max")
 #: name of the need for an allowed effort; an arm with the effort "low" has the ability "effort:low"
-_EFFORT: Final = "effort"
+EFFORT: Final = "effort"
 #: (abilities of an arm, context length in tokens or None if unknown)
 Ability = tuple[frozenset[str], int | None]
 #: need -> request parameters that can cause the need; messages can cause it, too
@@ -35,7 +35,7 @@ _PARAMETERS: Final = {
     "logprobs": ("logprobs", "top_logprobs"),
     "tools": ("tool_choice", "function_call"),
     CHAT: ("modalities", "audio"),
-    _EFFORT: ("reasoning_effort", "reasoning", *BOUNDS),
+    EFFORT: ("reasoning_effort", "reasoning", *BOUNDS),
 } | NATIVE_NEEDS
 #: pattern of the names of parameters, tools and namespaces that are stored, and maximum number of ignored names
 SHORT_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
@@ -66,8 +66,8 @@ def passing_arms(
             abilities = {CHAT, *generator.supports, *(NATIVE_NEEDS.keys() & {generator.name})}
             if generator.server.logprobs:
                 abilities.add("logprobs")
-            if params.get(_EFFORT) is not None:
-                abilities.add(f"{_EFFORT}:{params[_EFFORT]}")
+            if params.get(EFFORT) is not None:
+                abilities.add(f"{EFFORT}:{params[EFFORT]}")
             arms[ArmName(name)] = (frozenset(abilities), generator.known_context)
     return arms
 
@@ -85,7 +85,7 @@ def unmet_needs(
         lacking: dict[ArmName, list[str]] = {}
         for arm in arms:
             abilities, context = passing.get(arm, (frozenset[str](), size))
-            missing = required - abilities | ({_EFFORT} if abilities & forbidden else set())
+            missing = required - abilities | ({EFFORT} if abilities & forbidden else set())
             if context is not None and size > context:
                 missing |= {_CONTEXT}
             if missing:
@@ -106,7 +106,7 @@ def _forbidden_efforts(query: Query) -> set[str]:
             raise InvalidInput(f"{bound!r:.40} is not an effort", field=name, remedy=remedy)
     names = list[Json](EFFORTS)
     low, high = (names.index(bound or end) for bound, end in zip(bounds, (names[0], names[-1]), strict=True))
-    return {f"{_EFFORT}:{one}" for one in EFFORTS if one not in names[low : high + 1] or sent not in (None, one)}
+    return {f"{EFFORT}:{one}" for one in EFFORTS if one not in names[low : high + 1] or sent not in (None, one)}
 
 
 def no_arm_error(

@@ -197,7 +197,7 @@ def reply_facts(decision: Decision, outcome: Outcome, *, base: str) -> Facts:
         outcome,
         **decision_json(decision),
         policy_version=decision.version,
-        forced=decision.query.arm_by is not None,
+        forced=decision.query.arm_by is not None or decision.arm_by == "caller",
         abstained=not ((outcome.answer or "").strip() or call_ids(outcome) or message_of(outcome).keys() & MEDIA),
         ignored=list(decision.query.sent.ignored) + _names(outcome.reply, "ignored"),
         omitted=_names(outcome.reply, "omitted"),

@@ -163,7 +163,8 @@ class RouteService:
         if query.id is not None and query.sent.named_id is None:
             checked = replace(checked, sent=replace(checked.sent, named_id=True))
         allowed = tuple(map(ArmName, checked.arms or offered))
-        question = Question(query=checked, run_by=run_by, allowed=allowed, arm_by=checked.arm_by)
+        by = checked.arm_by or ("caller" if len(allowed) == 1 < len(offered) else None)
+        question = Question(query=checked, run_by=run_by, allowed=allowed, arm_by=by)
         for step in self._active:
             step.check(question)
         question.checked_facts, question.checked_arm_by = dict(question.facts), question.arm_by

@@ -357,7 +357,7 @@ def decision_value(row: Row) -> Decision:
         unit=request.get("unit"),
         messages=tuple(Message(role=role, text=text) for role, text in request.get("messages", ())),
         asked=request.get("asked"),
-        arm_by=arm_by_of_query(arm_by, loop=continues.loop),
+        arm_by=arm_by_of_query(arm_by, loop=continues.loop) if request.get(FORCED) else None,
         sent=sent_of(edge),
         continues=continues,
         terms=terms_of(edge, factor=row["budget_factor"]),

@@ -5,6 +5,7 @@ import random
 import pytest
 from sqlalchemy import select, update
 
+from ragbandit.router.replies.decisions import record_json
 from ragbandit.router.serving.deciding.steps.breaker import Breaker
 from ragbandit.router.storage.policy_versions import set_switch
 from ragbandit.router.storage.rows.queried_facts import QueriedFacts
@@ -66,7 +67,6 @@ def made_by_each(world):
         "task": asked(world, session="task", unit="task"),
         "limit": asked_beyond_limit(world),
         "rule": asked(world, context={"region": "eu"}),
-        "only arm": asked(world, arms=("multi_step",)),
     }
     with world.database.write() as connection:
         switch = {"killed": "arm", "arm": "single_step", "actor": "cli:ann", "reason": "test", "now": world.now}
@@ -87,29 +87,51 @@ def test_each_chooser_is_stored(world):
         assert world.router.decision(decision.id).decision.arm_by == of_json
 
 
+def test_an_arm_that_is_alone_in_a_list_is_the_callers_choice(world):
+    """A question that allows one of several arms is stored and closed as one that names its arm."""
+    decision = asked(world, arms=("multi_step",))
+    world.outcome(decision)
+    world.feedback(decision, rating=True)
+    world.learn()
+    record = world.router.decision(decision.id)
+    assert (stored(world, decision)[0], record.decision.arm_by, record.decision.query.arm_by) == (*["caller"] * 2, None)
+    assert (record.state, record.reason) == ("closed", "the caller chose the arm")
+    assert record_json(record)["forced"]
+    assert asked(world, arms=("multi_step",), id=decision.id).id == decision.id
+
+
+def test_the_only_arm_of_a_service_is_learned(make_world):
+    """Where nobody has a choice, answers are learned, so that a second arm meets one that is known."""
+    world = make_world(arms={"one": {"run_by": "caller"}})
+    decision = asked(world, arms=("one",))
+    world.outcome(decision)
+    world.feedback(decision, rating=True)
+    assert (decision.arm_by, world.learn()) == ("only arm", 1)
+
+
 def test_an_arm_that_is_left_over_says_why(make_world):
-    """The breaker is named if it has left one arm, and nobody if it has left several; an arm of one stays the only."""
+    """The breaker is named if it has left one arm, and nobody if it has left several; a list of one is the caller's."""
     world = make_world(health={"failures": 1})
     poller = world.router.service.step(Breaker).poller
     healthy = {"no_retrieval": True, "single_step": False, "multi_step": False}
     poller.breaker.healthy = lambda wanted, **_: [tuple(arm for arm in arms if healthy[arm]) for arms in wanted]
-    assert (asked(world).arm_by, asked(world, arms=("no_retrieval",)).arm_by) == ("breaker", "only arm")
+    assert (asked(world).arm_by, asked(world, arms=("no_retrieval",)).arm_by) == ("breaker", "caller")
     assert asked(world, arms=("single_step", "multi_step")).arm_by is None
     healthy["multi_step"] = True
     assert asked(world).arm_by is None
 
 
 def test_what_others_chose_is_closed_with_its_reason(world):
-    """Decisions that a caller or a limit decided teach nothing. Those of rules, the kill switch and one arm do."""
+    """Decisions that a caller or a limit decided teach nothing. Those of rules and of the kill switch do."""
     made = made_by_each(world)
-    for by in ("caller", "limit", "rule", "only arm", "kill switch"):
+    for by in ("caller", "limit", "rule", "kill switch"):
         world.outcome(made[by])
         world.feedback(made[by], rating=True)
     world.learn()
     with world.database.read() as connection:
         learned = set(connection.execute(select(updates.c.decision_id)).scalars())
         reasons = dict(connection.execute(select(closures.c.decision_id, closures.c.reason)).all())
-    assert learned == {made[by].id for by in ("rule", "only arm", "kill switch")}
+    assert learned == {made[by].id for by in ("rule", "kill switch")}
     assert reasons[made["limit"].id] == "a limit of its session or task chose the arm"
     assert reasons[made["caller"].id] == "the caller chose the arm"
 
@@ -137,14 +159,14 @@ def test_a_policy_has_not_decided_what_others_chose(world, is_counted):
         while extender.extend():
             pass
         extender.release()
-    for by in ("rule", "kill switch", "only arm"):
+    for by in ("rule", "kill switch"):
         world.outcome(made[by])
         world.feedback(made[by], rating=True)
     world.learn()
     decided = {row["decision_id"]: row["decided"] for row in world.updates()}
     counted = len(made) + BEFORE - 2  # two are turns of the first one
     drawn = counted - len([limit, caller, pinned]) * is_counted
-    assert decided == {made["rule"].id: drawn, made["only arm"].id: drawn, pinned.id: None}
+    assert decided == {made["rule"].id: drawn, pinned.id: None}
     assert world.ledger.count_decided() == drawn
     assert world.router.verify(deep=True).ok
 
@@ -173,6 +195,7 @@ BY_OTHERS = {
     "limit": {"session": "long"},
     "spent budget": {"terms": Terms(budget_factor=MOST_FACTOR)},
     "caller": {"arms": ("multi_step",), "arm_by": "caller"},
+    "list of one": {"arms": ("multi_step",)},
 }
 
 

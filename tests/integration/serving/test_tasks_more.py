@@ -185,12 +185,11 @@ def priced(make_world):
     costs = {"premium": 1.0, "cheap": 0.01}
     more = {"policy": {"name": "mba"}, "reward": {"cost": {"dollars": 1.0}, "weight": 0.05}}
     world = make_world(arms={name: {"run_by": "caller"} for name in costs}, **more, **TASKS)
-    for number in range(20):
-        for arm, dollars in costs.items():
-            decision = turn(world, session=f"{arm}{number}", arms=(arm,))
-            world.outcome(decision, cost={"dollars": dollars})
-            world.feedback(decision, rating=1.0)
-            world.store.end_session(f"{arm}{number}", tenant="default", now=world.now)
+    for number in range(40):
+        decision = turn(world, session=f"drawn{number}")
+        world.outcome(decision, cost={"dollars": costs[decision.arm]})
+        world.feedback(decision, rating=1.0)
+        world.store.end_session(f"drawn{number}", tenant="default", now=world.now)
     assert world.learn() == 40
     return world
 

@@ -23,7 +23,8 @@ class KillSwitch(Step):
         for question in batch.questions:
             is_allowed = pinned in question.allowed
             question.certain_arm = pinned if is_allowed else fallback_arm(self._fallback, arms=question.allowed)
-            question.arm_by = question.query.arm_by or "kill switch"
+            if question.arm_by != "caller":
+                question.arm_by = question.query.arm_by or "kill switch"
             question.add(PinnedArm(arm=pinned, revision=control.revision))
 
     def after(self, batch: Batch) -> None:

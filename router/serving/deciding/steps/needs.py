@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ragbandit.router.serving.abilities import no_arm_error, passing_arms, unmet_needs, without_chat
+from ragbandit.router.serving.abilities import EFFORT, no_arm_error, passing_arms, unmet_needs, without_chat
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.shared.types import Decision, LackingArms
@@ -19,7 +19,8 @@ class Needs(Step):
         if len(lacking) == len(question.allowed):
             raise no_arm_error(question.query, lacking=lacking, passing=self.passing)
         if lacking:
-            question.allow([arm for arm in question.allowed if arm not in lacking], by="needs")
+            left = [arm for arm in question.allowed if arm not in lacking]
+            question.allow(left, by="caller" if [EFFORT] in lacking.values() else "needs")  # callers choose an effort
             question.add(LackingArms(needs={arm: tuple(needs) for arm, needs in lacking.items()}))
 
     def after(self, batch: Batch) -> None:

@@ -76,11 +76,11 @@ def test_a_spent_budget_moves_loops_and_turns(chats, unit):
     }
     world = chats(calls=True, unit=unit, sections=sections)
     router = world.router
-    for count in range(20):
-        for arm, dollars in (("large", 1.0), ("small", 0.01)):
-            decision = router.route(Query(text=f"question {count}", arms=(arm,)))
-            router.outcome(decision.id, answer="x", steps=1, cost={"dollars": dollars})
-            router.feedback(decision.id, rating=True)
+    for count in range(40):
+        decision = router.route(Query(text=f"question {count}"))
+        dollars = {"large": 1.0, "small": 0.01}[decision.arm]
+        router.outcome(decision.id, answer="x", steps=1, cost={"dollars": dollars})
+        router.feedback(decision.id, rating=True)
     router.learn()
     key = KeyStore(router.database).create(
         name="a", role="app", now=time.time(), actor="cli:test", tenant="acme", scopes={}

@@ -36,7 +36,8 @@ def test_a_request_bounds_the_efforts(ask):
     bounded = ask("chat/completions", **chat, effort_min="medium", effort_max=None)
     assert set(bounded.arms) == {"gpt.effort-medium", "gpt.effort-high"}
     assert bounded.query.sent.effort_min == "medium"
-    assert ask("chat/completions", **chat, reasoning_effort="low").arms == ("gpt",)
+    low = ask("chat/completions", **chat, reasoning_effort="low")
+    assert (low.arms, low.arm_by, bounded.arm_by) == (("gpt",), "caller", None)  # an effort is a choice of an arm
     assert ask("responses", model="auto", input="Why?", reasoning={"effort": "high"}).arms == ("gpt.effort-high",)
     assert ask("answer", question="Why?", effort_max="low").arms == ("gpt",)
     refused = ask("chat/completions", **chat, effort_max="none")

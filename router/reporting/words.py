@@ -31,8 +31,8 @@ def change_words(report: Report) -> Iterator[str]:
     for one in report.changes[:_CHANGES]:
         since = str(iso_time(math.ceil(one.at)))[:19]
         tenant = "" if report.tenant is None else f" --tenant {shlex.quote(report.tenant)}"
-        newer = f"`ragbandit report --since {since}{tenant}` reads the newer one"
-        yield f"{one.what}. This period covers two worlds: {newer}"
+        newer = f"`ragbandit report --since {since}{tenant}` reads only the time since then"
+        yield f"{one.what}. The means of this period mix both times: {newer}"
 
 
 def undrawn_words(report: Report) -> list[str]:

@@ -43,7 +43,7 @@ class ScoreCost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refused:
-    """A decision that is not scored: its outcome is too old, all tries have failed, or the day's budget is spent."""
+    """A decision that is not scored: its outcome is too old, all tries failed, or the budget of today is spent."""
 
     decision_id: DecisionId
     why: Literal["expired", "given_up", "budget"]
@@ -96,7 +96,7 @@ class ScoreQueue:
     def claim(self, *, now: float, expiring: float | None = None) -> ScoreJob | Refused | None:
         """Claim the decision that is due longest. Returns Refused if it must not be judged, None if none is due.
 
-        expiring: the time to which `expire_s` is compared; by default now
+        expiring: the time at which the age of an outcome is compared with `expire_s`; by default now
         """
         is_due = jobs.c.turn == 0, jobs.c.due_at <= now  # a range of the index `jobs_next`
         if not self.claims.has_free_job(*is_due):

@@ -84,7 +84,7 @@ def waiting_items(database: Database, *, tenant: str | None, limit: int, skip: i
 
 
 def count_items(connection: Connection, *, tenant: str | None, now: float) -> LabelCounts:
-    """tenant: None for all. now: seconds since 1970"""
+    """The counts of the queue. tenant: None for all. now: seconds since 1970"""
     verdicts = len(_waiting_pairs(connection, tenant=tenant))
     labels = select(feedback.c.decision_id).where(IS_LABEL, feedback.c.received_at >= now - now % DAY_S)
     if tenant is not None:

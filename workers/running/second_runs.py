@@ -35,7 +35,7 @@ class SecondRuns:
             return False
         if now >= self._looked_at + LOOK_S:
             self._looked_at = now
-            self._waits = queue.has_interrupted(since=steady_clock().now() - AGAIN_S)
+            self._waits = queue.has_interrupted(before=steady_clock().now() - AGAIN_S)
         if not self._waits:
             self._held_since = None
         return self._waits

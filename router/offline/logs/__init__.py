@@ -70,7 +70,7 @@ def bad_row(error: InvalidInput, *, line: int, task: int | None = None) -> BadRo
 _STRICT: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
 
 
-def check_json_object(value: dict[str, Any]) -> dict[str, Any]:
+def checked_json_object(value: dict[str, Any]) -> dict[str, Any]:
     """Return the object if JSON can represent it: no NaN, no unpaired surrogates. Raises PydanticCustomError."""
     try:
         if value:
@@ -81,7 +81,7 @@ def check_json_object(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-JsonObject = Annotated[dict[str, Any], AfterValidator(check_json_object)]
+JsonObject = Annotated[dict[str, Any], AfterValidator(checked_json_object)]
 Model = TypeVar("Model", bound=BaseModel)
 
 

@@ -192,7 +192,7 @@ class _DecodedBatch:
         self.even = bool((self.lengths == count).all()) and bool(
             (self.places.reshape(-1, count) == self.places[:count]).all()
         )
-        self._check_offers(offers)
+        self._read_offers(offers)
 
     def log(self) -> Log:
         batch, spec = self.batch, self.spec
@@ -236,7 +236,7 @@ class _DecodedBatch:
             pmfs={name: self._candidate(column) for name, column in spec.pmfs.items()},
         )
 
-    def _check_offers(self, offers: Any) -> None:
+    def _read_offers(self, offers: Any) -> None:
         """Set `offered`, shape (n, K). Raises InvalidInput if a row offers other arms than the log, or an arm twice."""
         count = len(self.spec.arms)
         unknown = np.bincount(self._rows()[self.places < 0], minlength=self.batch.num_rows)

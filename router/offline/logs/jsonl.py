@@ -37,7 +37,7 @@ from ragbandit.router.offline.logs import (
     JsonObject,
     Logged,
     cells,
-    check_json_object,
+    checked_json_object,
     validate_record,
 )
 from ragbandit.router.offline.logs.cells import align_pmf, convert_value
@@ -281,7 +281,7 @@ def _with_even_pmf(present: Record, *, seen: Callable[[], Sequence[str]]) -> Rec
 
 def _extra(record: Record) -> Record:
     try:
-        return check_json_object(record)
+        return checked_json_object(record)
     except PydanticCustomError as error:
         raise InvalidInput("the unknown keys of a row cannot be used", field="extra", remedy=error.message()) from error
 

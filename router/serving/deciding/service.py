@@ -215,9 +215,9 @@ class RouteService:
         ]
 
     def _decide_and_commit(self, questions: Sequence[Question]) -> list[Decision | RagBanditError]:
-        """Decide and store questions. A question is decided again if another request has meanwhile begun its task, so
-        that the question is a later turn, or has used up a limit of its task or session. All are decided again if
-        versions or kill switch have changed in the store. The last try is stored even then.
+        """Decide and store questions. A question is decided again if its task has meanwhile begun or ended, or if
+        another request has used up a limit of its task or session. All are decided again if versions or kill switch
+        have changed in the store. The last try is stored even then.
         """
         if not questions:
             return []

@@ -28,7 +28,7 @@ LATE_S = LOCK_WAIT_S + 5.0
 #: maximum number of outcomes in one read
 MOST = 10_000
 _NEWS: Final[Mapping[CircuitState, str]] = {
-    "open": "arm suspended: its last outcomes all failed; it is tried again after health.cool_down_s",
+    "open": "arm suspended after failures; it is tried again after health.cool_down_s or the pause its server set",
     "half_open": "arm on probation: one question may try it",
     "closed": "arm healthy again: it is offered to all questions",
 }

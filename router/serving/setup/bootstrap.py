@@ -25,7 +25,7 @@ from ragbandit.router.queue.outage import is_listening
 from ragbandit.router.serving.setup.estimates import expected_dollars
 from ragbandit.router.serving.setup.requirements import (
     EncoderChoice,
-    check_database_file,
+    can_write_database,
     encoder_choices,
     has_store,
     refusal_to_begin,
@@ -53,7 +53,7 @@ def open_database(
     make: create a missing SQLite file. new_store: create it even if an earlier store left files there. writes: refuse a
     read-only database; if False, a read-only database is opened for reading. check: check the schema.
     """
-    writable = check_database_file(settings, make=make, writes=writes)
+    writable = can_write_database(settings, make=make, writes=writes)
     refusal = refusal_to_begin(settings, make=make, new_store=new_store)
     if refusal is not None and not has_store(settings):
         raise refusal

@@ -131,7 +131,7 @@ def check_data_dir(settings: Settings) -> None:
         raise ConfigError(f"{folder} cannot be made: {error.strerror}", field="data_dir", remedy=_REMEDY) from error
 
 
-def check_database_file(settings: Settings, *, make: bool, writes: bool = True) -> bool:
+def can_write_database(settings: Settings, *, make: bool, writes: bool = True) -> bool:
     """Whether the SQLite database can be written. Raises ConfigError if it cannot be used. make: make its folder."""
     file = sqlite_file(settings)
     if file is None:

@@ -74,7 +74,7 @@ class _Locked:
     decided: Mapping[str, Row]
     #: decision id -> hash of its outcome's body, for stored outcomes and new ones
     hashes: dict[str, str]
-    #: rows of `waiting`: decisions that no ledger has learned or closed; see `lock_with_firsts`
+    #: rows of `waiting`: decisions that a ledger has neither learned nor closed; see `lock_with_firsts`
     unlearned: Callable[[], Sequence[Row]]
     #: counters; {} if outcomes are not scored
     counts: Callable[[], Mapping[str, int]]

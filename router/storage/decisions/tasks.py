@@ -21,7 +21,7 @@ from ragbandit.router.storage.sql.tables import closures, decisions, units, wait
 from ragbandit.shared.errors import Conflict, RagBanditError
 from ragbandit.shared.types import Decision, DecisionId, TaskTurn
 
-#: `field` of the error of a first turn if another request has meanwhile begun the task
+#: `field` of the error of a turn if another request has meanwhile begun the task, or the task has ended
 TAKEN: Final = "unit"
 #: maximum number of decisions of a session that are read, newest first
 MOST_READ: Final = 10_000
@@ -34,8 +34,8 @@ _LOCK_BY_KEY, _LOCK_BY_FIRST = _LOCK.format("key IN ?"), _LOCK.format("first IN 
 
 
 def store_tasks(connection: Connection, new: Iterable[Decision]) -> dict[DecisionId, RagBanditError]:
-    """Store the tasks of new decisions, and count new turns. Deletes decisions whose task another request has begun
-    meanwhile; returns decision -> Conflict with the field TAKEN.
+    """Store the tasks of new decisions, and count new turns. Deletes decisions whose task has meanwhile been begun by
+    another request, or has ended; returns decision -> Conflict with the field TAKEN.
     """
     placed = [(fact, decision) for decision in new if (fact := TaskTurn.of(decision.facts)) is not None]
     if not placed:

@@ -212,13 +212,13 @@ class AnswerQueue(Claims):
         key, sent = row["decision_id"], _conversation(json.loads(row["facts"]))
         return ClaimedDecision(decision_id=key, tries=row["tries"] - 1, arm=row["arm"], conversation=sent)
 
-    def has_interrupted(self, *, within: Collection[ArmName] | None = None, since: float | None = None) -> bool:
-        """Whether a decision is free because the process that ran it has ended. since: only decisions made before."""
+    def has_interrupted(self, *, within: Collection[ArmName] | None = None, before: float | None = None) -> bool:
+        """Whether a decision is free because the process that ran it ended. before: it was made before this time."""
         where = [_HAS_RUN]
         if within is not None:
             where.append(jobs.c.arm.in_(sorted(within)))
-        if since is not None:
-            where.append(jobs.c.due_at < since)
+        if before is not None:
+            where.append(jobs.c.due_at < before)
         return self.has_free_job(*where)
 
     def drop(self, decision_id: DecisionId) -> None:

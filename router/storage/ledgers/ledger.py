@@ -213,7 +213,7 @@ class Ledger:
             return connection.execute(query).scalar_one()
 
     def late_dollars(self, *, since: float | None = None) -> dict[ArmName, float]:
-        """Arm -> dollars of turns that came after this ledger had learned their decision; no reward includes them.
+        """Arm -> dollars of turns that came after all ledgers had closed their learned decision: no reward has them.
 
         since: leave out decisions made before this time, seconds since 1970; None for all
         """

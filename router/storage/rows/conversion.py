@@ -436,7 +436,7 @@ def snapshot_row(info: SnapshotInfo) -> dict[str, Any]:
 
 
 def reward_at(row: Mapping[str, Any], *, weight: float) -> float:
-    """The reward with this weight of cost; the stored reward if the question has no weight or the preset none.
+    """The reward with this weight of cost; the stored reward if the question or the preset has no weight.
 
     row: row of `updates`, with `decisions.cost_weight`
     """

@@ -50,7 +50,7 @@ CounterName = Literal[
 ]
 #: names of counters of the whole store; the others are kept per label
 _OF_THE_STORE: Final = ("decided", "feedback", "late_feedback", "judge_due", "check_due", "label_due")
-#: name of a counter of dollars spent on a day, such as "2026-11-22"; `recount` leaves it unchanged
+#: name of a counter of a day: dollars spent ("2026-11-22") or answers judged; `recount` leaves it unchanged
 Day = NewType("Day", str)
 #: name of a sum of a session or task: "dollars" or "turns"
 SumName = NewType("SumName", str)
@@ -83,7 +83,7 @@ class Moves:
         self._forgotten = set[str]()
 
     def add(self, name: CounterName | Day, count: int = 1, *, label: str = ALL) -> None:
-        """Add `count` to a counter. label: label of a ledger, or ALL; if `name` is a Day, label of the Spender."""
+        """Add `count` to a counter. label: of a ledger, or ALL; if `name` is a Day, of a Spender or of a judged arm."""
         key = label, self._prefix + name
         self._moved[key] = self._moved.get(key, 0) + count
 

@@ -52,8 +52,8 @@ def test_a_new_arm_is_a_change():
 
 
 def test_a_report_names_a_change_and_the_period_after_it():
-    """The first step of a report names what changed, that the period covers two worlds, and the command for the newer
-    one; the learning curve is marked.
+    """The first step of a report names what changed, that the means mix both times, and the command for the newer
+    time; the learning curve is marked.
     """
     log = world(6, count=2_000)
     at = float(np.quantile(log.made_at, 0.5))
@@ -62,8 +62,10 @@ def test_a_report_names_a_change_and_the_period_after_it():
     found = report_of(log, scope, policy=PolicySettings(), against="premium", drifts=[drift])
     assert found.changes[0] is drift
     first = words.report_assessment(found, now=found.until).actions[0]
-    assert first.startswith(f"{drift.what}. This period covers two worlds: `ragbandit report --since 1970-01-0")
-    assert first.endswith(" --tenant acme` reads the newer one")
+    assert first.startswith(
+        f"{drift.what}. The means of this period mix both times: `ragbandit report --since 1970-01-0"
+    )
+    assert first.endswith(" --tenant acme` reads only the time since then")
     ((before, what),) = found.curve.marks
     assert (what, abs(before / 2_000 - 0.5) < 0.01) == ("cheap got worse about 900 questions ago", True)
 

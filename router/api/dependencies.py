@@ -104,7 +104,7 @@ class SharedRead(Generic[Value]):
 
 
 async def _result_within(future: "Future[Value]", *, limit_s: float, shared: bool = False) -> Value:
-    """Wait for a Future. shared: whether other requests wait for it too, so that a timeout does not cancel it."""
+    """Wait for a Future. Raises NotReady, and then cancels the Future unless other requests wait for it (`shared`)."""
     wrapped = asyncio.wrap_future(future)
     try:
         return await asyncio.wait_for(asyncio.shield(wrapped) if shared else wrapped, limit_s)

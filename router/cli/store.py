@@ -58,7 +58,7 @@ def registered_policy(ledger: Ledger) -> Policy | None:
 
 
 def serving_policy(ledger: Ledger, *, settings: Settings) -> Policy | None:
-    """The configured policy if `ledger` is the configured one, else the policy with which it was last opened."""
+    """The configured policy if `ledger` is the configured one, else its `registered_policy`."""
     if ledger.label != settings.policy.label:
         return registered_policy(ledger)
     return untrained_policy(settings.policy_definition)
@@ -80,7 +80,7 @@ _UNITS = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 def parse_policies(
     names: Sequence[str], *, params: Sequence[str], settings: PolicySettings
 ) -> dict[str, Mapping[str, Json]]:
-    """Returns policy -> configured params, overridden by `params` (NAME.KEY=VALUE). `names` may have commas."""
+    """Returns policy -> configured params, overridden by `params` (NAME.KEY=VALUE). Raises InvalidInput."""
     by_name: dict[str, dict[str, Json]] = {}
     for name in split_commas(names):
         by_name[name] = dict(settings.params) if name == settings.name else {}
@@ -133,7 +133,7 @@ def is_age(text: str) -> bool:
 
 
 def parse_time(text: str, *, now: float, field: str = "since") -> float:
-    """Parse a date, a time (UTC without an offset) or an age (30m, 12h, 7d, 2w). Returns seconds since 1970."""
+    """Seconds since 1970 of a date, time (UTC without offset) or age (30m, 12h, 7d, 2w). Raises InvalidInput."""
     age = _AGE.fullmatch(text.strip())
     if age:
         return now - float(age[1]) * _UNITS[age[2]]

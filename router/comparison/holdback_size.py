@@ -17,7 +17,7 @@ from ragbandit.shared.texts.formats import percent, rough_count
 SHARES: Final = (0.02, 0.05, 0.1)
 #: the share to which a larger one falls after the verdict
 LATER: Final = SHARES[0]
-#: the holdback if no gain is known, in learned answers of the arm
+#: `usual_size`: the share, and the number of further learned answers of the arm at which it falls
 USUAL_SHARE: Final = 0.1
 USUAL_UNTIL: Final = 200
 #: a verdict should come within this number of questions, or within a day

@@ -29,7 +29,7 @@ STATIC: Final = Path(__file__).parent / "static"
 
 
 def template_values(assessment: Assessment, *, sign: "ArmSigns | None" = None) -> dict[str, Any]:
-    """Values for the templates: the assessment, its pictures and colour, and what its sentence does not contain.
+    """Values for the templates: the assessment, its pictures, its colour, and facts that its sentence does not contain.
 
     sign: the colours and shapes of the arms on a page that has more than the assessment
     """

@@ -81,7 +81,7 @@ def check_facts(facts: object, *, field: str) -> None:
 
 
 def _values_by_text(values: object, *, field: str) -> dict[str, Any]:
-    """Text for a value in an arm's name -> the value. The text for the first value is empty."""
+    """Text for a value in an arm's name -> the value. The text for the first value is empty. Raises ValueError."""
     if not isinstance(values, list | tuple) or not values:
         raise ValueError(f"{field}: must be a list of values, first the value of the arm with the plain name")
     texts = [_text(value, field=field) for value in values]

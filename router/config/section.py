@@ -33,7 +33,7 @@ class Section(BaseModel):
         return retriever
 
     def of(self, part: type[_Part], /) -> _Part:
-        """This section with the settings that the class `part` of an addition declares."""
+        """This section with the settings of the class `part` of an addition. Raises ConfigError if it has none."""
         if not isinstance(self, part):
             message = f"{part.__module__}.{part.__name__} has no settings in {type(self).__name__}"
             raise ConfigError(message, remedy=with_faults("declare them in Addition.sections"))

@@ -34,7 +34,7 @@ from ragbandit.shared.errors import InvalidInput, NotReady
 from ragbandit.shared.texts.formats import did_you_mean
 from ragbandit.shared.types import Json, PolicyLabel
 
-#: label of a ledger that was learned without excluded sources, for example main_q1
+#: label of a ledger that was learned again, without excluded sources or at other prices, for example main_q1
 _NUMBERED: Final = re.compile(r"^(.*)_q([0-9]+)$")
 #: longest wait for another learner of the new ledger, seconds
 _PATIENCE_S: Final = 60.0

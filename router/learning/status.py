@@ -171,7 +171,7 @@ def diagnosis_text(connection: Connection, *, label: str) -> str | None:
 
 
 def _diagnosis(connection: Connection, *, ledger: Ledger, last_seq: int, is_served: bool) -> Diagnosis | None:
-    """The ledger's diagnosis. is_served: whether a router serves the policy, so that it should have been diagnosed."""
+    """The ledger's diagnosis, or None. is_served: whether a router serves the policy, so that labels may be missing."""
     label = ledger.label
     diagnosis = diagnosis_text(connection, label=label)
     if diagnosis is None and not is_served:

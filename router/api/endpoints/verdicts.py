@@ -30,7 +30,7 @@ class DecideBody(RequestBody):
     model_config = example(budget=1.0, against="large")
 
     budget: Annotated[float | None, Field(ge=0, le=1e6)] = None
-    """Dollars that it may cost; null only to say how many questions, for how much, and how sure the result will be."""
+    """Dollars that it may cost. null only plans: how many questions, for how much, and how sure the result will be."""
     since: _Seconds = None
     """Begin of the period, seconds since 1970; default: a week before its end."""
     until: _Seconds = None
@@ -38,7 +38,7 @@ class DecideBody(RequestBody):
     tenant: Annotated[str | None, Field(max_length=64)] = None
     """This tenant only."""
     against: Annotated[str | None, Field(max_length=64)] = None
-    """The arm to compare with; default: the arm of the report."""
+    """The arm to compare with; default: as for `GET /v1/report`."""
     judge: Literal["judge", "check", "labels"] | None = None
     """Who scores the answers: the model of `judge`, `reward.check`, or people; default: the configured one."""
 

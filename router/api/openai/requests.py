@@ -340,7 +340,7 @@ def chat_question(
 
 
 def _cost_weight(body: OpenAIBody, *, model: ModelChoice) -> float | str | None:
-    """The weight of cost that the field `cost_weight` or the model names. Raises InvalidInput if the two differ."""
+    """The weight of cost that the field `cost_weight` or the model names. Raises InvalidInput if they differ."""
     if None not in (body.cost_weight, model.price) and body.cost_weight != model.price:
         message = "cost_weight and model name different weights of cost"
         raise InvalidInput(message, field="cost_weight", remedy="send one of them")
@@ -348,7 +348,7 @@ def _cost_weight(body: OpenAIBody, *, model: ModelChoice) -> float | str | None:
 
 
 def _user_id(body: OpenAIBody, *, named: str | None) -> str | None:
-    """The id of the user who asks, from the door or else from the body. Raises InvalidInput."""
+    """The id of the user who asks, from the door or else from the body; None without one. Raises InvalidInput."""
     user = body.safety_identifier or body.user
     if user:
         field = "safety_identifier" if body.safety_identifier else "user"

@@ -371,8 +371,8 @@ class OutcomeBody(RequestBody):
 
 
 def idempotency_id(body_id: str | None, *, key: str | None, field: str) -> str | None:
-    """The id of a request, from its body or the header Idempotency-Key. field: name of the id in the body. Raises
-    InvalidInput if the two differ, or if the header is not a valid id.
+    """The id of a request, from its body or the header Idempotency-Key; None without both. field: name of the id in the
+    body. Raises InvalidInput if the two differ, or if the header is not a valid id.
     """
     if key is None or key == body_id:
         return body_id

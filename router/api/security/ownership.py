@@ -50,7 +50,7 @@ def permitted_arms(
 
 
 def unit_of(caller: Caller, *, given: DecisionUnit | None) -> DecisionUnit | None:
-    """The unit of a caller's question: its key's unit, or else the given one. Raises Forbidden if the two differ."""
+    """The unit of a caller's question: its key's, else the given one, else None. Raises Forbidden if they differ."""
     scope = caller.scopes.get("unit")
     if scope not in UNITS:
         return given

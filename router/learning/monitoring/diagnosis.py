@@ -270,7 +270,7 @@ def newest_questions(ledger: Ledger, *, limit: int, encoder_hash: str) -> list[D
 
 
 def read_diagnosis(text: str | None, *, unlabelled: int) -> Diagnosis | None:
-    """Parse a stored diagnosis. unlabelled: number of decisions since the last learned one."""
+    """Parse a diagnosis; None without one, unless it is starved. unlabelled: decisions since the last learned."""
     if text is None and unlabelled < STARVED:
         return None
     values: dict[str, Any] = {} if text is None else json.loads(text)

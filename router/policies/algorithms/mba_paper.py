@@ -114,7 +114,7 @@ class MbaPaper(PerQuestionPolicy):
         return PolicyOutput(pmf=epsilon_greedy(scores, epsilon=epsilon), scores=scores, facts=facts)
 
     def learn(self, update: Update) -> None:
-        """Make one step on the row's question. The number of the step is the seed of the dropout."""
+        """Make one step on the row's question; its number is the seed of the dropout. Raises PolicyFault."""
         target, rows = self._target(update), rows_of(update)
         if not abs(target) <= _MOST:
             raise PolicyFault(f"the reward {target} is too large to be squared and added in float32, or not a number")
@@ -148,7 +148,7 @@ class MbaPaper(PerQuestionPolicy):
         return self._paper_reward(update.arm, reward=reward)
 
     def _paper_reward(self, arm: ArmName, *, reward: Reward) -> float:
-        """The paper's reward of a right answer."""
+        """The paper's reward of a right answer. Raises PolicyFault if it has none."""
         table = self.settings.reward
         if table == "single":
             if dict(reward.terms) != {"steps": 1.0}:

@@ -149,7 +149,7 @@ class Metrics:
         self.events = count("ragbandit_feedback_events_total", text, ["event", "result"])
         text = "Decisions, outcomes and feedback that were stored after their caller had closed the connection."
         self.unseen = count("ragbandit_replies_unseen", text)
-        text = "Answers by another arm in place of one that failed, by that arm and how it failed."
+        text = "Answers by another arm in place of one that failed, by the failed arm and how it failed."
         self.failovers = count("ragbandit_failovers", text, ["arm", "reason"])
         self._counters: dict[tuple[object, ...], Counter] = {}
         self.limiters: list[RateLimiter] = []

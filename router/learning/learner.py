@@ -159,7 +159,7 @@ class Learner:
             ids = {"action": "quarantine", "decisions": self._quarantined[:MOST_NAMED]}
             log.error(message, counted(len(self._quarantined), "decision"), extra=ids)
         if self._refusals:
-            message = "the policy refused %s and continues without"
+            message = "the policy refused %s and continues with the others"
             numbers = {"action": "refused", "seqs": self._refusals[:MOST_NAMED]}
             log.error(message, counted(len(self._refusals), "update"), extra=numbers)
         self._quarantined, self._refusals = [], []

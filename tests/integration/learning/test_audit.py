@@ -227,7 +227,7 @@ def test_refused_rows(make_world, monkeypatch, caplog):
         assert learner.drain() == 5
         world.now += 1
     refusals = [(record.getMessage(), record.seqs) for record in caplog.records if hasattr(record, "seqs")]
-    assert refusals == [("the policy refused 2 updates and continues without", [6, 9])]
+    assert refusals == [("the policy refused 2 updates and continues with the others", [6, 9])]
     assert (learner.refused, learner.last_seq) == (3, 10)
     assert sum(learner.policy.seen.values()) == 7
     verdict = world.router.verify(deep=True)

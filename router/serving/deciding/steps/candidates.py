@@ -97,6 +97,7 @@ def _draw_as_champion(
         seeds=None,
         settings=served.settings.policy,
         seen=served.seen,
+        released=[query.terms.is_spent for query in queries],
     )
     for drawn in draws:
         if drawn.facts:

@@ -11,11 +11,14 @@ from ragbandit.router.rollouts import verbs
 from ragbandit.router.serving.loading import versions
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import (
+    MOST_FACTOR,
+    NO_TERMS,
     CandidateNotes,
     Conversation,
     DecisionId,
     PinnedArm,
     Query,
+    Terms,
     candidate_note,
     candidate_notes,
 )
@@ -69,6 +72,16 @@ def test_an_arm_that_only_a_version_has_is_unseen(world):
     assert math.fsum(said.pmf) + said.unseen == pytest.approx(1.0)
     chosen = world.router.submit(Query(text="mine", arms=("one", "two")), run_by="caller").result(30)
     assert candidate_note(chosen.facts, name).unseen is None
+
+
+def test_a_spent_budget_comes_before_the_safe_start_of_a_version(make_world):
+    """Under a spent budget the version's pmf is the one that it would decide with, without its safe start."""
+    world = make_world(arms=ARMS, policy={"name": "mba", "incumbent": "one"}, **PATIENT)
+    name = shadow(world, policy={"params": {"explore": 0.9}})
+    for terms in (NO_TERMS, Terms(budget_factor=MOST_FACTOR)):
+        decision = world.router.submit(Query(text="q", terms=terms), run_by="caller").result(30)
+        pmf = candidate_note(decision.facts, name).pmf
+        assert (pmf[decision.arms.index("one")] > 0.8) == (terms == NO_TERMS)
 
 
 @on_sqlite

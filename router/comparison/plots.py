@@ -5,7 +5,7 @@ stand in a nested SVG that is stretched. Each picture has a title, a text altern
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +19,8 @@ from ragbandit.shared.texts.formats import decimal, duration, moment, number, on
 Look = tuple[int, int]
 #: largest number of marks along a line, of points of a line, and of rows of a table
 _MARKS, _POINTS, _ROWS = 12, 300, 60
+#: number of ratings from which the mark of their mean is filled
+FEW: Final = 5
 #: height in pixels of a plot, and of the place below it for the labels of its axis
 HEIGHT, _BELOW = 190, 40
 _WRITTEN: Final[dict[str, Callable[[float | None], str]]] = {
@@ -74,6 +76,8 @@ class Line:
     is_dashed: bool = False
     band: tuple[Sequence[float | None], Sequence[float | None]] | None = None
     """(lower ends, upper ends) of the intervals of the values."""
+    counts: Sequence[int] | None = None
+    """Number of ratings behind each value; a value of fewer than FEW has a hollow mark."""
 
 
 class ArmSigns:
@@ -118,9 +122,10 @@ def y_of(value: float, scale: AxisScale) -> float:
     return HEIGHT * (1.0 - scale.at(value))
 
 
-def mark(x: float, y: float, *, look: Look | str, size: float = 12.0) -> Markup:
+def mark(x: float, y: float, *, look: Look | str, size: float = 12.0, is_hollow: bool = False) -> Markup:
     """A mark of a line or an arm, or of a verdict by its colour, around (x, y). x: share; y and size: pixels."""
     colour, shape = (look, _VERDICTS.get(look, 3)) if isinstance(look, str) else (f"arm-{look[0]}", look[1])
+    colour += " few" if is_hollow else ""
     path = '<path class="point {}" transform="scale({:.3g}) translate(-6 -6)" d="{}"/>'
     return fill_template(f'<svg x="{{}}" y="{{:.1f}}">{path}</svg>', share_x(x), y, colour, size / 12.0, _SHAPES[shape])
 
@@ -220,7 +225,8 @@ def draw_lines(
 ) -> Picture | None:
     """Lines over time or over a count; None if no line has a value. unit: as in `number_scale`.
 
-    at: times in seconds since 1970 if `times`, else counts; ascending
+    at: times in seconds since 1970 if `times`, else counts; ascending. A line over time stops if a value is None,
+        and its way to the last time, which is not over, is dashed
     places: what `at` is, the title of the table's first column
     verticals: (place, name) of lines that mark a place, such as a break-even
     below: a second line for the label of a place
@@ -230,7 +236,9 @@ def draw_lines(
         return None
     y = number_scale([*ends, 0.0] if from_zero else ends, unit=unit, room=0.06 + 0.1 * len(verticals))
     x = time_scale(at[0], at[-1]) if times else number_scale([0.0, *at], room=0.0, least=5)
-    inside = [part for place, line in enumerate(series) for part in _line(line, at=at, x=x, y=y, place=place)]
+    inside = [
+        part for place, line in enumerate(series) for part in _line(line, at=at, x=x, y=y, place=place, times=times)
+    ]
     for place, (limit, name) in enumerate(verticals):
         where, side = share_x(x.at(limit)), (6, "start") if x.at(limit) < 0.5 else (-6, "end")
         inside.append(fill_template('<line class="said" x1="{}" x2="{}" y1="0" y2="{}"/>', where, where, HEIGHT))
@@ -267,7 +275,9 @@ def polyline(points: Iterable[tuple[float, float]], *, look: Look, is_dashed: bo
 
 def _cell(line: Line, place: int, written: Callable[[float | None], str]) -> str:
     low, high = (None, None) if line.band is None else (ends[place] for ends in line.band)
-    return written(line.values[place]) + ("" if low is None else f" ({written(low)} to {written(high)})")
+    count = line.counts[place] if line.counts else 0
+    interval = "" if low is None else f" ({written(low)} to {written(high)})"
+    return written(line.values[place]) + interval + (f" of {count:,}" if count else "")
 
 
 def _kept(count: int, *, most: int) -> list[int]:
@@ -276,18 +286,40 @@ def _kept(count: int, *, most: int) -> list[int]:
     return list(range((count - 1) % step, count, step))
 
 
-def _line(line: Line, *, at: Sequence[float], x: AxisScale, y: AxisScale, place: int) -> Iterable[Markup]:
-    """Yield the intervals, the line, and marks of at most about _MARKS points."""
+def _line(line: Line, *, at: Sequence[float], x: AxisScale, y: AxisScale, place: int, times: bool) -> Iterable[Markup]:
+    """Yield the intervals, the line, and marks: of about _MARKS points, of those of few ratings, and of lonely ones."""
+    kept = _kept(len(at), most=_POINTS)
 
-    def points(values: Sequence[float | None]) -> list[tuple[float, float]]:
-        found = [(at[index], values[index]) for index in _kept(len(at), most=_POINTS)]
-        return [(x.at(where), y_of(value, y)) for where, value in found if value is not None and math.isfinite(value)]
+    def points(values: Sequence[float | None]) -> dict[int, tuple[float, float]]:
+        found = [(at[index], values[index]) for index in kept]
+        known = ((spot, *pair) for spot, pair in enumerate(found) if pair[1] is not None and math.isfinite(pair[1]))
+        return {spot: (x.at(where), y_of(value, y)) for spot, where, value in known if value is not None}
 
     found = points(line.values)
     if line.band is not None:
-        for (where, low), (_, high) in zip(*map(points, line.band), strict=False):
+        for (where, low), (_, high) in zip(*(points(ends).values() for ends in line.band), strict=False):
             ends = '<line class="whisker arm-{}" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>'
             yield fill_template(ends, line.look[0], share_x(where), share_x(where), low, high)
-    yield polyline(found, look=line.look, is_dashed=line.is_dashed)
+    pieces = [*_pieces(found, last=len(kept) - 1)] if times else [([*found], line.is_dashed)]
+    for piece, is_dashed in pieces:
+        yield polyline((found[spot] for spot in piece), look=line.look, is_dashed=is_dashed)
     step = max(1, math.ceil(len(found) / _MARKS))
-    yield from (mark(*point, look=line.look, size=9.0) for point in found[(2 * place) % step :: step])
+    marked = {*[*found][(2 * place) % step :: step], *(piece[0] for piece, _ in pieces if len(piece) == 1)}
+    few = {spot for spot in found if line.counts is not None and line.counts[kept[spot]] < FEW}
+    for spot in sorted(marked | few):
+        yield mark(*found[spot], look=line.look, size=9.0, is_hollow=spot in few)
+
+
+def _pieces(spots: Iterable[int], *, last: int) -> Iterator[tuple[list[int], bool]]:
+    """Yield (places that follow each other, whether the line through them is dashed). last: the place of the open step."""
+    run: list[int] = []
+    for spot in spots:
+        if run and spot != run[-1] + 1:
+            yield run, False
+            run = []
+        run.append(spot)
+    if len(run) > 1 and run[-1] == last:
+        yield run[:-1], False
+        yield run[-2:], True
+    else:
+        yield run, False

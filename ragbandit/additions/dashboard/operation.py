@@ -17,7 +17,7 @@ from ragbandit.router.api.schemas.requests import body_of
 from ragbandit.router.api.security.rules import ADMIN, READ_ALL
 from ragbandit.router.comparison.assessment import Assessment
 from ragbandit.router.comparison.page import template_values
-from ragbandit.router.comparison.plots import ArmSigns, Line, Picture, draw_lines
+from ragbandit.router.comparison.plots import FEW, ArmSigns, Line, Picture, draw_lines
 from ragbandit.router.config.finding import Finding
 from ragbandit.router.learning.sources import exclusions_of
 from ragbandit.router.learning.status import quarantined_decisions
@@ -41,6 +41,7 @@ from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.sql.leases import held_leases
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.texts.formats import duration
 from ragbandit.shared.types import ArmTotals
 
 #: largest number of judged decisions whose sources are counted, newest first
@@ -135,23 +136,35 @@ def points_since_start(history: Overview) -> Sequence[Point]:
     return history.points[first:] if len(history.points) - first > 1 else ()
 
 
+def _step_words(history: Overview) -> str:
+    return {60: "minute", 3_600: "hour"}.get(history.step) or duration(history.step)
+
+
+def _chart(title: str, history: Overview, *, series: Sequence[Line], unit: str) -> Picture | None:
+    """Lines over the points since the first decision; None if no line has a value."""
+    at = [point.at for point in points_since_start(history)]
+    note = f"Dashed: the latest {_step_words(history)}, not over yet."
+    if any(line.counts for line in series):
+        note += f" Hollow: fewer than {FEW} ratings."
+    return draw_lines(title, at=at, series=series, unit=unit, times=True, from_zero=True, note=note)
+
+
 def earned_charts(history: Overview) -> list[Picture]:
     points = points_since_start(history)
 
-    def chart(title: str, unit: str, **fields: str) -> Picture | None:
+    def chart(title: str, unit: str, *, is_of_ratings: bool = False, **fields: str) -> Picture | None:
+        counts = [point.totals.learned for point in points] if is_of_ratings else None
         series = [
-            Line(name=name, values=[getattr(point.totals, field) for point in points], look=look)
+            Line(name=name, values=[getattr(point.totals, field) for point in points], look=look, counts=counts)
             for (name, field), look in zip(fields.items(), _LOOKS, strict=False)
         ]
-        return draw_lines(
-            title, at=[point.at for point in points], series=series, unit=unit, times=True, from_zero=True
-        )
+        return _chart(title, history, series=series, unit=unit)
 
     charts = (
-        chart("Reward and quality per question", "reward", reward="reward", quality="quality"),
-        chart("Cost per question, as the reward counts it", "", cost="cost"),
+        chart("Reward and quality per question", "reward", is_of_ratings=True, reward="reward", quality="quality"),
+        chart("Cost per question, as the reward counts it", "", is_of_ratings=True, cost="cost"),
         chart("Decisions", "", decisions="decided"),
-        chart("Latency, 95th percentile", "seconds", **{"95th percentile": "p95_s"}),
+        chart("Latency, 95th percentile", "seconds", latency="p95_s"),
     )
     return [picture for picture in charts if picture is not None]
 
@@ -162,20 +175,23 @@ def arm_charts(history: Overview, *, sign: ArmSigns, cost: Collection[str]) -> l
     points, none = points_since_start(history), totals_of(ArmTotals())
     is_dollars = [*cost] == ["dollars"]
 
-    def chart(title: str, unit: str, value: Callable[[Totals, Totals], float | None]) -> Picture | None:
+    def chart(
+        title: str, unit: str, value: Callable[[Totals, Totals], float | None], *, is_of_ratings: bool = False
+    ) -> Picture | None:
         """A chart with a line for each arm. value: function of (totals of the arm, totals of all arms)."""
-        series = [
-            Line(name=arm, values=[value(p.arms.get(arm, none), p.totals) for p in points], look=sign.look(arm))
-            for arm in arms
-        ]
-        return draw_lines(
-            title, at=[point.at for point in points], series=series, unit=unit, times=True, from_zero=True
-        )
+        series = []
+        for arm in arms:
+            own = [point.arms.get(arm, none) for point in points]
+            values = [value(one, point.totals) for one, point in zip(own, points, strict=True)]
+            counts = [one.learned for one in own] if is_of_ratings else None
+            series.append(Line(name=arm, values=values, look=sign.look(arm), counts=counts))
+        return _chart(title, history, series=series, unit=unit)
 
+    cost_title = "Cost per question, as the reward counts it"
     charts = (
         chart("Share of the decisions", "percent", lambda arm, everything: mean(arm.decided, everything.decided)),
-        chart("Quality per question", "reward", lambda arm, _: arm.quality),
-        None if is_dollars else chart("Cost per question, as the reward counts it", "", lambda arm, _: arm.cost),
+        chart("Quality per question", "reward", lambda arm, _: arm.quality, is_of_ratings=True),
+        None if is_dollars else chart(cost_title, "", lambda arm, _: arm.cost, is_of_ratings=True),
         chart("Dollars per answer", "dollars", lambda arm, _: mean(arm.dollars, arm.answered + arm.failed)),
         chart("Latency, 95th percentile", "seconds", lambda arm, _: arm.p95_s),
         chart("Failures", "percent", lambda arm, _: arm.failure_share),
@@ -299,6 +315,7 @@ async def _history(request: Request) -> tuple[str, Overview]:
 def _shared(request: Request, chosen: str, history: Overview) -> dict[str, Any]:
     return {
         "history": history,
+        "step": _step_words(history),
         "sign": ArmSigns(router_of(request).service.arms),
         "time": chosen,
         "times": {name: title for name, (title, _, _) in TIMES.items()},

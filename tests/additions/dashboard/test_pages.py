@@ -131,7 +131,8 @@ def test_charts_of_the_first_hour_have_a_point_a_minute(service, visit, monkeypa
     page = Tags(browser.page("/ui"))
     cells = dict(page.cells)
     assert sorted(cells["Decisions"])[-2:] == ["1", "2"]  # decisions of one minute
-    assert "1.000" in cells["Reward and quality per question"]
+    assert "1.000 of 1" in cells["Reward and quality per question"]
+    assert "Dashed: the latest minute, not over yet. Hollow: fewer than 5 ratings." in "".join(page.words)
     assert "The latest minute is incomplete" in "".join(page.words)
     assert "Share of the decisions" in browser.page("/ui/arms")
 

@@ -14,10 +14,12 @@ from rich.console import Console
 from ragbandit.router.comparison import Difference
 from ragbandit.router.comparison.assessment import Assessment, LearningCurve, NumberTable, QuestionKind
 from ragbandit.router.comparison.axes import number_scale, time_scale
-from ragbandit.router.comparison.page import assessment_page, check_page, coded, template_values, write_page
+from ragbandit.router.comparison.page import STATIC, assessment_page, check_page, coded, template_values, write_page
+from ragbandit.router.comparison.plots import Line, draw_lines
 from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.router.comparison.words import estimate_words, interval_words
 from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.texts.formats import NOTHING
 from tests.support.assessments import BETTER, WHOLE
 
 VOID = {"meta", "br", "rect", "line", "path", "polyline", "polygon"}
@@ -208,6 +210,27 @@ def test_arms_have_the_colours_of_their_settings():
     """The first arm of the settings has the first colour, wherever it appears on the page."""
     signs = template_values(replace(WHOLE, arms=("fast", "deep")))["sign"]
     assert [signs.look(arm) for arm in ("deep", "fast")] == [(1, 1), (0, 0)]
+
+
+def test_a_line_over_time_shows_what_it_does_not_know():
+    """A line stops at a time without a value, its way to the latest time is dashed, and the mark of a mean of fewer
+    than five ratings is hollow, with the number of ratings in the table.
+    """
+    line = Line(name="a", values=[0.4, None, 0.5, 0.6, 0.7], look=(1, 0), counts=[4, 0, 5, 9, 1])
+    picture = draw_lines("Quality", at=[3600.0 * hour for hour in range(5)], series=[line], unit="reward", times=True)
+    parsed = Parsed(picture.body)
+    lines = [given for tag, given in parsed.tags if tag == "polyline"]
+    assert [(given["class"], given["points"].count(",")) for given in lines] == [
+        ("line arm-1", 1),
+        ("line arm-1", 2),
+        ("line dashed arm-1", 2),
+    ]
+    marks = [given["class"] for tag, given in parsed.tags if tag == "path"]
+    assert marks == ["point arm-1 few", "point arm-1", "point arm-1", "point arm-1 few"]
+    assert [row[1] for row in picture.table.rows] == ["0.400 of 4", NOTHING, "0.500 of 5", "0.600 of 9", "0.700 of 1"]
+    assert ".point.few {" in (STATIC / "page.css").read_text()
+    counted = draw_lines("Reward", at=[1.0, 2.0, 3.0], series=[replace(line, values=[0.4, None, 0.5], counts=None)])
+    assert counted.body.count("<polyline") == 1
 
 
 def test_a_note_names_a_way_only_if_all_comparisons_have_it():

@@ -113,8 +113,29 @@ def test_what_was_earned_is_told(service, visit):
     assert "The latest minute is incomplete" in text
     arm = browser.page("/ui/arms?time=week")
     assert 'aria-current="true">last 7 days' in arm
-    assert all(name in arm for name in service.router.service.arms if f"{name}: " in arm)
     browser.page("/ui?time=century", status=422)
+
+
+def test_rows_of_arms_have_their_ratings_and_are_not_compared(serve, visit):
+    """The table of arms has the ratings behind each mean, bars in the arms' colours, and a warning against comparing
+    rows; latencies have columns only if one is known.
+    """
+    service = serve(arms=arms(2), policy={"name": "uniform"})
+    for number in range(12):
+        answered(service, f"question {number}", rating=1.0 if number < 5 else None)
+    service.router.learn()
+    counted(service)
+    browser = visit(service)
+    page = browser.page("/ui/arms")
+    assert sum(map(int, re.findall(r'data-label="Rated">(\d+)<', page))) == 5
+    assert {*re.findall(r'<svg class="bar".*?<rect class="(arm-.)"', page)} == {"arm-0", "arm-1"}
+    assert "do not compare the rows" in page
+    assert "Median" not in page
+    named = routed(service.http, question="Timed?")["decision_id"]
+    body = {"decision_id": named, "answer": "x", "status": "answered", "cost": {"seconds_total": 2.0}}
+    service.http.post("/v1/outcomes", json=body).raise_for_status()
+    counted(service)
+    assert "Median" in browser.page("/ui/arms")
 
 
 def test_charts_of_the_first_hour_have_a_point_a_minute(service, visit, monkeypatch):

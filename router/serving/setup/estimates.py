@@ -75,7 +75,8 @@ def expected_dollars(arms: Arms, *, generators: Mapping[str, GeneratorSettings])
     from ragbandit.router.storage.access.expected_dollars import ExpectedDollars  # it loads a database engine
 
     prices = prices_of_arms(arms, generators=generators)
-    asked = {arm: generators[arms[arm].get("generator", DEFAULT)] for arm in prices}
+    alone = [arm for arm in prices if arms[arm].get("class", arm) not in arm_parts()]
+    asked = {arm: generators[arms[arm].get("generator", DEFAULT)] for arm in alone}
     models = {arm: generator.model for arm, generator in asked.items()}
     tiers = {arm: named_tier(one.server.fields) for arm, one in asked.items() if one.server is not None}
     unpriced = chain.from_iterable(unpriced_arms(arms, generators=generators).values())

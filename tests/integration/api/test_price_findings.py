@@ -116,14 +116,19 @@ def test_a_cascade_asks_the_generators_of_its_parts():
     assert line.startswith("generators.large: the calls of both have no price: rewards and limits count")
 
 
-def test_a_cascade_is_expected_to_cost_as_much_as_its_most_expensive_part():
-    """Limits and estimates of a cascade know the lists of its parts, and do not ask the default generator's."""
+def test_a_cascade_is_expected_to_cost_as_much_as_its_most_expensive_part(make_world):
+    """Until it has answered, limits and estimates of a cascade know the lists of its parts, not the default one."""
     arms = {"a": {"class": "model"}, "both": CASCADE}
     given = made(arms=arms, generator=server(PRICED), generators={"large": server({"input": 10.0, "output": 20.0})})
     expected = expected_dollars(given.worker_arms, generators=given.named_generators)
     assert expected.of("both", tenant="") == pytest.approx(10.0 * expected.of("a", tenant=""))
     decision = made_decision(arm="both", query=Query(text="Who?"), run_by="worker")
     assert expected.estimate(decision) > 10.0 * expected.estimate(replace(decision, arm="a")) > 0.0
+    world = make_world(arms={"both": {"class": "no_retrieval"}})
+    answered(world, "both", count=1, cost={"dollars": 0.5, "llm_calls": 2}, model="another")
+    with world.database.read() as connection:
+        expected.refresh(connection)
+    assert expected.of("both", tenant="") == 0.5
 
 
 def test_a_cascade_with_calls_without_a_price_stays_named(make_world):
@@ -188,13 +193,13 @@ def test_a_reward_of_steps_over_arms_that_take_steps():
     assert lines(made(arms={"a": {"class": "model"}, "single_step": {}})) == []
 
 
-def answered(world, arm, *, count, cost, price=MappingProxyType({}), assumed=0.0):
+def answered(world, arm, *, count, cost, price=MappingProxyType({}), assumed=0.0, model="m"):
     """Answers of an arm that our workers ran, each with this cost, which was priced so."""
     for _ in range(count):
         decision = world.router.submit(Query(text="q", arms=(arm,)), run_by="worker").result(30)
         outcome = make_outcome(decision_id=decision.id, now=world.now, status="answered", answer="Paris", cost=cost)
         given = replace(outcome.cost, price=dict(price), assumed_dollars=assumed)
-        world.store.add_outcome(replace(outcome, run_by="worker", made_by={"generator": "m"}, cost=given))
+        world.store.add_outcome(replace(outcome, run_by="worker", made_by={"generator": model}, cost=given))
 
 
 def differing(world, settings):

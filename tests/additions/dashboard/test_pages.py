@@ -132,7 +132,7 @@ def test_rows_of_arms_have_their_ratings_and_are_not_compared(serve, visit):
     assert "do not compare the rows" in page
     assert "Median" not in page
     named = routed(service.http, question="Timed?")["decision_id"]
-    body = {"decision_id": named, "answer": "x", "status": "answered", "cost": {"seconds_total": 2.0}}
+    body = {"decision_id": named, "answer": "x", "steps": 1, "cost": {"seconds_total": 2.0}}
     service.http.post("/v1/outcomes", json=body).raise_for_status()
     counted(service)
     assert "Median" in browser.page("/ui/arms")

@@ -171,9 +171,9 @@ class Metrics:
         if decision.fault:
             self.faults.inc()
 
-    def text(self, state: RouterState | None, *, budgets: Mapping[tuple[str, str, str], float] | None) -> bytes:
-        """The metrics as text. budgets: (kind of spender, name, period) -> spent share. Metrics of `state` or `budgets`
-        are left out if it is None, because it could not be read.
+    def exposition(self, state: RouterState | None, *, budgets: Mapping[tuple[str, str, str], float] | None) -> bytes:
+        """The metrics as Prometheus reads them. budgets: (kind of spender, name, period) -> spent share. Metrics of
+        `state` or `budgets` are left out if it is None, because it could not be read.
         """
         text = "1 if the ledger could be read for this scrape; 0 if not, and then its metrics are missing."
         readable = gauge("ragbandit_ledger_readable", text, state is not None)

@@ -126,7 +126,7 @@ for _index, _group in enumerate(WORD_GROUPS.values()):
         _GROUPS.setdefault(_member, []).append(_index)
 
 
-def style_counts(texts: Sequence[str]) -> npt.NDArray[np.float64]:
+def style_features(texts: Sequence[str]) -> npt.NDArray[np.float64]:
     groups = np.zeros((len(texts), len(WORD_GROUPS)))
     for row, text in zip(groups, texts, strict=True):
         for token in WORDS.findall(text.lower()):

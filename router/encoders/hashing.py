@@ -20,7 +20,7 @@ from ragbandit.router.encoders.features import (
     Wide,
     fit_projection,
     references,
-    style_counts,
+    style_features,
 )
 from ragbandit.shared.errors import ConfigError
 
@@ -33,8 +33,8 @@ _RECIPE: Final = "hashing v2: style as states, hashed words as sketch"
 class HashingEncoder:
     """Makes features without a model, by the projection of `features`, in tens of microseconds a question.
 
-    Counts of words and characters (`style_counts`) replace the model's states. Counts of hashed words with random signs
-    replace the sketch of the states.
+    Features of words and characters (`style_features`) replace the model's states. Counts of hashed words with random
+    signs replace the sketch of the states.
     """
 
     is_immediate: Final = True
@@ -51,7 +51,7 @@ class HashingEncoder:
         """Features of n texts: shape (n, d), of mean square near 1. A text has exactly the same row in every batch."""
         refuse_string(texts)
         rows = np.empty((len(texts), self.dimension), dtype=np.float32)
-        for row, text, style in zip(rows, texts, style_counts(texts)[:, None], strict=True):
+        for row, text, style in zip(rows, texts, style_features(texts)[:, None], strict=True):
             predictions = self._projection.predictions(style)
             lexical = style[:, : len(LEXICAL_COUNTS)]
             sketch = _hashed_words(text, count=self._projection.sketch_size(self.dimension))
@@ -65,7 +65,7 @@ class HashingEncoder:
 def _fit(dimension: int) -> tuple[Projection, str]:
     reference = references()
     # float64: processors round exp differently, and the kernel's inverse factor magnifies the difference
-    states = style_counts(reference.questions)
+    states = style_features(reference.questions)
     projection = fit_projection(states, reference=reference, dimension=dimension, seed=0, dtype=np.float64)
     recipe = {"recipe": [_RECIPE, RECIPE], "groups": WORD_GROUPS, "reference": reference.text, "dimension": dimension}
     return projection, hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()

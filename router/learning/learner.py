@@ -294,7 +294,7 @@ class Learner:
             if isinstance(row, ClosedDecision):
                 batch.closed.append(row)
             elif row.example is not None:
-                self._learn(row, batch=batch)
+                self._add_update(row, batch=batch)
             elif row.is_idle:
                 batch.idle.append(joined)
 
@@ -303,7 +303,7 @@ class Learner:
         basis = Basis(now=now, needs_features=needs_features, encoder_hash=encoder, width=self._width)
         return self._adjustments.adjust(joined, basis=basis)
 
-    def _learn(self, row: AdjustedRow, *, batch: LedgerBatch) -> None:
+    def _add_update(self, row: AdjustedRow, *, batch: LedgerBatch) -> None:
         """Add the update of a decision to the batch."""
         decision, example = row.joined.decision, row.example
         assert example is not None
@@ -319,7 +319,7 @@ class Learner:
             decided=None if decision.arm_by in NOT_BY_POLICY else self._decided,
             restarts=row.restarts,
         )
-        batch.learn(update, feedback=example.feedback)
+        batch.add_update(update, feedback=example.feedback)
         batch.in_time += [item.id for item in example.in_time]
 
     def publish(self, *, force: bool = False, is_behind: bool = False) -> None:

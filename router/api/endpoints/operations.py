@@ -114,8 +114,8 @@ async def metrics(request: Request) -> Response:
     """Read the metrics in Prometheus text format. If the database fails, they are the metrics of this process only."""
     reads = read_or_none(current_state(request)), read_or_none(request.app.state.read_budgets.value())
     state, budgets = await asyncio.gather(*reads)
-    process: Metrics = request.app.state.metrics
-    return Response(process.text(state, budgets=budgets), media_type=CONTENT_TYPE_LATEST)
+    own: Metrics = request.app.state.metrics
+    return Response(own.exposition(state, budgets=budgets), media_type=CONTENT_TYPE_LATEST)
 
 
 async def read_or_none(read: Awaitable[Value]) -> Value | None:

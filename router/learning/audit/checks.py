@@ -118,8 +118,8 @@ class AuditResult:
     deep_mismatches: int = 0
     #: only in a deep check: decisions whose pmf cannot be computed again: erased, or of a release with other params
     not_checkable: int = 0
-    #: only in a deep check: outcomes and feedback that are not as they were stored, learned rows that do not follow
-    #: from them, and days whose counted dollars do not contain those of the outcomes
+    #: only in a deep check: outcomes, feedback and paired answers that are not as they were stored, learned rows that
+    #: do not follow from them, and sums of dollars, sessions and tasks that do not fit their rows
     row_mismatches: int = 0
     #: only in a deep check: versions whose arrays are not compared, for example because their files were deleted
     not_compared: int = 0

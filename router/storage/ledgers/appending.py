@@ -37,7 +37,7 @@ class LedgerBatch:
     def __len__(self) -> int:
         return len(self.updates) + len(self.closed) + len(self.idle)
 
-    def learn(self, update: Update, *, feedback: Sequence[Feedback]) -> None:
+    def add_update(self, update: Update, *, feedback: Sequence[Feedback]) -> None:
         """Add an update with its feedback."""
         feedback_at = max((item.received_at for item in feedback), default=None)
         self.updates.append(update)

@@ -75,7 +75,7 @@ def test_the_model_picks_before_the_draw(make_world):
     with world.database.read() as connection:
         key = Spender("tenant", "default")
         assert read_spending(connection, [key], now=time.time())[key].day == pytest.approx(dollars, abs=1e-9)
-    assert b'ragbandit_picks_total{result="picked"} 3.0' in Metrics(world.router).text(None, budgets=None)
+    assert b'ragbandit_picks_total{result="picked"} 3.0' in Metrics(world.router).exposition(None, budgets=None)
     rule = closing_rule(world.settings.learning)
     texts = [" ".join(explain(world.store, decision.id, rule=rule).reasons) for decision in decided]
     assert "The model small was asked for an arm before the draw, and picked no_retrieval." in texts[0]
@@ -162,7 +162,8 @@ def test_a_pick_that_fails_costs_no_answer(make_world, reply, failed, is_booked)
         key = Spender("tenant", "default")
         day = read_spending(connection, [key], now=time.time())[key].day
     assert day == pytest.approx(pick.get("dollars", 0.0), abs=1e-9)
-    assert f'ragbandit_picks_total{{result="{failed}"}} 1.0'.encode() in Metrics(world.router).text(None, budgets=None)
+    metrics = Metrics(world.router).exposition(None, budgets=None)
+    assert f'ragbandit_picks_total{{result="{failed}"}} 1.0'.encode() in metrics
 
 
 #: questions that a model may obey: in plain words, as the end of the JSON, as its reply, and as a method of their own

@@ -125,7 +125,8 @@ def test_all_fail(world, caplog):
     assert all(one.facts[UnhealthyArms.key] == {"arms": list(ARMS), "offered": True} for one in made)
     assert status_json(world.router.state())["fail_opens"] == 5
     assert (
-        "ragbandit_decisions_fail_open_total 5.0" in Metrics(world.router).text(None, budgets={}).decode().splitlines()
+        "ragbandit_decisions_fail_open_total 5.0"
+        in Metrics(world.router).exposition(None, budgets={}).decode().splitlines()
     )
     (said,) = [record for record in caplog.records if record.name == "ragbandit.service"]
     assert (said.action, said.arms) == ("fail_open", ", ".join(ARMS))

@@ -10,7 +10,7 @@ from ragbandit.router.encoders.features import (
     WORD_GROUPS,
     lexical_features,
     references,
-    style_counts,
+    style_features,
 )
 from ragbandit.router.encoders.hashing import LEAST, HashingEncoder
 from ragbandit.shared.errors import ConfigError, InvalidInput
@@ -63,16 +63,16 @@ def test_labels_are_read_off_the_style():
     assert above.mean() > 0.9
 
 
-def test_style_counts_are_those_by_hand():
+def test_style_features_are_those_by_hand():
     """The lexical counts, then the logarithm of one and the words of each group, whatever their case."""
     text = "Which FILM by the director's father won? Father, film!"
-    row = style_counts([text])[0]
+    row = style_features([text])[0]
     counted = dict(zip((*LEXICAL_COUNTS, *WORD_GROUPS), row.tolist(), strict=True))
     wanted = dict.fromkeys(WORD_GROUPS, 0) | {"films": 3, "kin": 2, "sport": 1}
     for group, count in wanted.items():
         assert counted[group] == pytest.approx(np.log1p(count)), group
     assert np.array_equal(row[: len(LEXICAL_COUNTS)], lexical_features([text])[0])
-    assert style_counts([]).shape == (0, len(LEXICAL_COUNTS) + len(WORD_GROUPS))
+    assert style_features([]).shape == (0, len(LEXICAL_COUNTS) + len(WORD_GROUPS))
 
 
 def test_what_cannot_be_encoded_is_refused():

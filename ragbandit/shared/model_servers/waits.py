@@ -31,17 +31,22 @@ _UNITS: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _NUMBER: Final = r"\d{1,12}(?:\.\d{0,12})?"
 _AMOUNT: Final = re.compile(rf"({_NUMBER})\s?(ms|milli|s|m|h|d)?[a-z]{{0,12}}\s?(?:,|and)?\s?", re.IGNORECASE)
 #: "Please try again in 6m0s" (OpenAI, Groq), "Please retry in 2.2s" and "your quota will reset after 45s" (Gemini),
-#: "retry after 26 seconds" and "retry your requests after 5 seconds" (Azure), "Please wait 20 seconds" (GitHub)
+#: "retry after 26 seconds" and "retry your requests after 5 seconds" (Azure), "Please wait 20 seconds" (GitHub),
+#: "resets in ~10s" (Replicate), "Expected available in 30 seconds" (services made with Django)
 _WORDS: Final = re.compile(
-    r"(?:(?:try|retry|retrying|resets?)\s(?:again\s|your\srequests?\s)?(?:in|after)|wait)\s(?:about\s|for\s)?"
+    r"(?:(?:try|retry|retrying|resets?|available)\s(?:again\s|your\srequests?\s)?(?:in|after)|wait)\s"
+    r"(?:about\s|for\s|~)?"
     rf"((?:{_NUMBER}\s?[a-z]{{0,12}}(?:,|\sand)?\s?){{1,4}})(?![-:/\d])",  # neither a date nor a time
     re.IGNORECASE,
 )
 #: a quota of a day, as Gemini names it in these fields, and GitHub and OpenRouter in the message
 _PER_DAY: Final = re.compile(r"(?:per|by)_?day|free-models-per-day|limit_rpd/", re.IGNORECASE)
 _QUOTA_NAMES: Final = ("quotaid", "quota_id", "quotametric", "quota_metric", "quota_limit")
-#: words about such a quota. They count if no wait is named, since a part of OpenAI's limits of a day is free again soon
-_DAILY: Final = re.compile(r"\b(?:requests|tokens) per day\b|\bdaily (?:quota|limit|free allocation)\b", re.IGNORECASE)
+#: words about such a quota, or one of a month (Cohere). They count if no wait is named, since a part of OpenAI's limits
+#: of a day is free again soon
+_DAILY: Final = re.compile(
+    r"\b(?:requests|tokens|calls) (?:per|/) (?:day|month)\b|\bdaily (?:quota|limit|free allocation)\b", re.IGNORECASE
+)
 
 
 def asked_wait_s(*, headers: Mapping[str, str], body: object, message: str) -> float:

@@ -103,7 +103,7 @@ class DecisionWrites:
                     connection, rest, rows=rows, label=label, base=base, revision=revision, claims=claims
                 )
                 new = list(compress(rest, are_new))
-                refused = over | _refuse(connection, new)
+                refused = over | _take(connection, new)
                 begun = [decision for decision in new if decision.id not in refused]
                 _queue(connection, begun, queues=queues, moves=moves, claims=claims, reserved=estimates)
                 self._count_turns(begun, estimates=estimates, moves=moves)
@@ -185,8 +185,10 @@ def _insert(
     return inserted(), queues
 
 
-def _refuse(connection: Connection, new: Sequence[Decision]) -> dict[DecisionId, RagBanditError]:
-    """Returns errors of new decisions: another turn has continued the answer, or the task was begun or ended."""
+def _take(connection: Connection, new: Sequence[Decision]) -> dict[DecisionId, RagBanditError]:
+    """Mark continued answers as taken, and store tasks. Deletes a decision if another turn has continued the answer,
+    or the task was begun or ended meanwhile. Returns deleted decision -> error.
+    """
     tasks.lock_tasks(connection, new)
     refused = take_answers(connection, new)
     return refused | tasks.store_tasks(connection, [decision for decision in new if decision.id not in refused])

@@ -159,7 +159,7 @@ def test_a_report_checks_its_whole_period(make_world):
 
 
 def test_draws_of_a_former_ledger_are_checked(make_world):
-    """A ledger that is learned from the whole store inherits the alarm about the draws of the one before."""
+    """A ledger that is learned from the whole store inherits the alarm about the draws of the previous ledger."""
     world = uneven_world(make_world, days=1)
     learn = {"make_learner": partial(make_learner, world.settings), "now": world.now, "progress": lambda _: None}
     learn_new_ledger(world.ledger, label="second", **learn)

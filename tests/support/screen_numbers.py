@@ -8,7 +8,6 @@ import contextlib
 import json
 import re
 import sqlite3
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -85,7 +84,7 @@ class Counted:
 
     @property
     def _is_open(self) -> str:
-        return f"EXISTS (SELECT 1 FROM units n WHERE n.first = d.id AND n.until > {time.time()})"
+        return f"EXISTS (SELECT 1 FROM units n WHERE n.first = d.id AND n.until > {self.report['until']})"
 
     def undrawn(self, by: str) -> str:
         if by.startswith("the budget of the tenant "):

@@ -25,12 +25,13 @@ def fresh(serve):
 
 
 def test_route(http, service):
-    """A routed question comes with the whole pmf, and it is committed."""
+    """A routed question comes with the whole pmf, by arm as in `Decision.probabilities`, and it is committed."""
     reply = routed(http)
     assert math.isclose(sum(reply["pmf"].values()), 1.0)
     assert reply["pmf"][reply["arm"]] == reply["propensity"]
     assert set(reply["pmf"]) == {"no_retrieval", "single_step", "multi_step"}
-    assert service.router.decision(reply["decision_id"]).decision.arm == reply["arm"]
+    decision = service.router.decision(reply["decision_id"]).decision
+    assert (decision.arm, decision.probabilities) == (reply["arm"], reply["pmf"])
 
 
 @pytest.mark.parametrize("how", ["body", "header"])

@@ -55,11 +55,13 @@ _COMMANDS: Final[tuple[tuple[str | int, ...], ...]] = (
 _LATE: Final = "until then answers and learning are late, not lost"
 _NO_CLUSTER: Final = "Redis is in cluster mode, in which RagBandit's keys lie in several slots"
 _OTHER_REDIS: Final = "use a Redis without cluster mode (a node or a primary with replicas)"
+#: Redis refuses further patterns of a user with all keys or all channels, so both are reset
+_ALLOWED: Final = "ACL SETUSER NAME resetkeys ~ragbandit:* ~rq:* resetchannels &ragbandit* +@all"
 #: (classes of errors, part of the text, remedy); the first match counts
 _REMEDIES: Final[tuple[tuple[type[RedisError] | tuple[type[RedisError], ...], str, str], ...]] = (
     (OutOfMemoryError, "", "Redis is out of memory: raise its maxmemory, or remove what fills it"),
     (ReadOnlyError, "", "this Redis is a read-only replica: let REDIS_URL name the primary"),
-    (NoPermissionError, "", "allow it to the user in REDIS_URL: ACL SETUSER NAME ~ragbandit:* ~rq:* &ragbandit* +@all"),
+    (NoPermissionError, "", f"allow it to the user in REDIS_URL: {_ALLOWED}"),
     (AuthenticationError, "", "correct the user and the password in REDIS_URL"),
     (MasterDownError, "", "this Redis is a replica without its primary: let REDIS_URL name the primary"),
     ((ClusterError, ClusterCrossSlotError, MovedError), "", _OTHER_REDIS),

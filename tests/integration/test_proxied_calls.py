@@ -126,6 +126,8 @@ def test_an_index_in_elasticsearch_is_asked_by_the_same_rule(through):
         through(proxy.url)
         es.ElasticsearchRetriever("http://search.example:9200/es/", index="x", api_key="id:secret\n").opened()
         [(path, headers, _)] = proxy.seen
+        es.ElasticsearchRetriever("http://search.example", index="x").opened()
+        assert proxy.seen[-1][0] == "http://search.example:80/x/_mapping"
     assert path == "http://search.example:9200/es/x/_mapping"
     headers = {name.lower(): value for name, value in headers.items()}
     assert headers["proxy-authorization"].startswith("Basic ")

@@ -18,7 +18,7 @@ from elasticsearch.helpers import BulkIndexError, bulk
 from urllib3.util import make_headers
 
 from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput, RagBanditError, encodable
-from ragbandit.shared.model_servers.outbound import check_address, shown_address
+from ragbandit.shared.model_servers.outbound import check_address, check_header_value, shown_address
 from ragbandit.shared.proxies import certificates, proxy_in_words, proxy_of
 from ragbandit.shared.texts.text_forms import words
 from ragbandit.shared.types import Json
@@ -84,6 +84,10 @@ class ElasticsearchRetriever(Retriever):
         self, url: str, *, index: str, search: Search = "words", api_key: str | None = None, timeout_s: float = 10.0
     ) -> None:
         check_address(url, field="retriever.url", remedy=_URL_REMEDY)
+        parts = urlsplit(url)
+        if parts.port is None:  # the client has no default, and addresses of Elastic's projects have no port
+            place = f"{parts.netloc.rstrip(':')}:{443 if parts.scheme == 'https' else 80}"
+            url = parts._replace(netloc=place).geturl()
         self.index, self._url = index, url
         self.name = self._label = f"elasticsearch:{search}"
         # The retriever has threads of its own: a server that hangs must not block all threads of the event loop.
@@ -297,7 +301,10 @@ class _Node(Urllib3HttpNode):  # type: ignore[misc] # its package has no types
 
 def _sent_key(key: str | None) -> str | tuple[str, str] | None:
     """The key in the client's form. Elastic shows it as one text, or as an id and a key with a colon in between."""
-    name, colon, secret = (key or "").strip().partition(":")
+    key = (key or "").strip()
+    remedy = "put the key into this variable as Elastic shows it, without a line break"
+    check_header_value(key, what="the key of Elasticsearch", field="retriever.api_key_env", remedy=remedy)
+    name, colon, secret = key.partition(":")
     return (name, secret) if colon else name or None
 
 

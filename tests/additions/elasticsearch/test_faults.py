@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from ragbandit.shared.errors import ArmFailed
+from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.types import Budget, CallFailed, DecisionId, Generated, Query, Retrieved
 from ragbandit.strategies.arms.basic import MultiStep
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
@@ -103,3 +103,10 @@ def test_the_reason_of_a_refused_passage_reaches_the_reader():
     translated = es.ElasticsearchRetriever("http://127.0.0.1:9", index="x")._translate(error, kind=ArmFailed)
     assert "'7': 403, cluster_block_exception: index [x] blocked" in translated.message
     assert "make room" in translated.remedy
+
+
+def test_a_key_that_no_header_can_contain_is_refused():
+    """A line break within the key is an error of the setting, without the key."""
+    with pytest.raises(ConfigError, match="line break") as caught:
+        es.ElasticsearchRetriever("http://127.0.0.1:9", index="x", api_key="hunter2\nrest")
+    assert (caught.value.field, "hunter2" in str(caught.value)) == ("retriever.api_key_env", False)

@@ -46,7 +46,9 @@ REFUSALS = {
 
 @pytest.mark.parametrize("name", REFUSALS)
 def test_a_refusal_names_the_command_and_the_remedy(own_redis, name, tmp_path):
-    """/ready and `status` name what is refused, and say neither that Redis is down nor that no worker runs."""
+    """/ready and `status` name what is refused, and say neither that Redis is down nor that no worker runs. The
+    command in the remedy works.
+    """
     refuse, command, remedy = REFUSALS[name]
     client = connect_redis(own_redis[1])
     RedisJobs(client).ping()
@@ -57,6 +59,11 @@ def test_a_refusal_names_the_command_and_the_remedy(own_redis, name, tmp_path):
     (line,) = findings_of_processes(Settings(data_dir=str(tmp_path), redis_url=own_redis[1]))
     assert (line.severity, line.about) == ("problem", "Redis")
     assert f"refuses {command}" in line.what
+    if "ACL SETUSER" in str(raised.value.remedy):
+        _, _, allowed = str(raised.value.remedy).partition("ACL SETUSER NAME ")
+        rules = allowed.partition(";")[0].split()
+        Redis.from_url(own_redis[1]).execute_command("ACL", "SETUSER", "default", *rules)
+        RedisJobs(client).ping()
     client.close()
 
 

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from sqlalchemy import event, func, select
 
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.storage.label_queue import count_items
 from ragbandit.router.storage.rows.conversion import decision_row
 from ragbandit.router.storage.sql import connections, database as database_module
@@ -59,6 +60,17 @@ def test_connections_that_the_server_closed_are_replaced(postgres_url):
     finally:
         database.close()
         other.close()
+
+
+def test_hosts_and_a_folder_are_taken_as_libpq_takes_them(postgres, postgres_url, proxy):
+    """Of several hosts with ports the next one is tried if one is down; an encoded host is the folder of a socket."""
+    name = postgres_url.partition("?")[0].rpartition("/")[2]
+    folder = str(postgres.folder).replace("/", "%2F")
+    for place in (f"127.0.0.1:9,127.0.0.1:{proxy.port}", folder, f"{folder}:5432"):
+        database = Database(Settings(database_url=f"postgres://postgres@{place}/{name}").database)
+        with database.read() as connection:
+            assert kept(connection) == 0
+        database.close()
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,8 @@ class ServerSettings(Section):
     max_wait_s: Seconds = 1.0
     #: maximum number of requests waiting for a batch; further ones are refused (503, Retry-After)
     max_waiting: Annotated[int, Field(ge=1)] = 1000
-    #: largest share of max_wait_s and max_waiting for one tenant while other tenants wait too; beyond it the tenant's
-    #: questions are refused (429, Retry-After)
+    #: largest share of max_wait_s and max_waiting for one tenant, if other tenants sent requests in the last 60 s;
+    #: beyond it the tenant's questions are refused (429, Retry-After)
     tenant_share: Annotated[float, Field(gt=0, le=1)] = 0.5
     #: maximum number of questions of this process that wait for an answer; beyond it /v1/answer replies 503
     max_unanswered: Annotated[int, Field(ge=1)] = 10_000

@@ -126,10 +126,10 @@ class JudgeSettings(Section):
 
     #: model of the judge: a section like `generator`, or a name in `generators`. None turns the judge off
     generator: GeneratorSettings | None = None
-    #: share of the decisions that are judged, after the first `judge.first`; a hash of the decision id selects them.
+    #: share of the decisions that are judged, after the first `judge.first`; a secret draw selects them.
     #: With a holdback or an incumbent, more answers of that arm are judged, and fewer of the others
     share: Annotated[float, Field(ge=0, le=1)] = 0.1
-    #: every answer is judged until the ledger has learned this many decisions: early labels are worth most
+    #: every answer is judged until this many decisions are learned or wait for the judge: early labels are worth most
     first: Annotated[int, Field(ge=0, le=100_000)] = 60
     #: maximum number of judgements started per day (UTC); the rest wait for the next day. None: no limit
     judgements_per_day: Count | None = 1000

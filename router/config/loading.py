@@ -21,7 +21,7 @@ from ragbandit.router.config.error_words import first_error_of
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.config.sources import Sources, leaves_of, paths_of, source_of, with_short_forms, with_source
 from ragbandit.router.config.strict_yaml import parse_yaml
-from ragbandit.router.config.urls import PLAIN_VARIABLES, check_urls, refuse_secrets, shown_setting
+from ragbandit.router.config.urls import PLAIN_VARIABLES, check_url, refuse_secrets, shown_setting
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files import read_text
 
@@ -91,7 +91,8 @@ def read_tree(path: str | Path | None, *, environ: Mapping[str, str]) -> ReadTre
 def checked_settings(tree: Mapping[str, Any], *, sources: Sources = MappingProxyType({})) -> Settings:
     """The settings of a tree. Raises ConfigError for the first fault."""
     settings = _validate(tree, sources)
-    check_urls(settings)
+    check_url(settings.database_url, key="database_url")
+    check_url(settings.redis_url, key="redis_url")
     return settings
 
 

@@ -427,7 +427,7 @@ class Settings(Section):
 
     @property
     def database(self) -> str:
-        return self.database_url or f"sqlite:///{Path(self.data_dir).absolute() / 'ragbandit.db'}"
+        return self.database_url or sqlite_url(self.data_dir)
 
     @property
     def redis(self) -> str:
@@ -470,6 +470,11 @@ class Settings(Section):
             if text:
                 described[name] = text
         return described
+
+
+def sqlite_url(data_dir: str) -> str:
+    """The URL of the SQLite database in a folder."""
+    return f"sqlite:///{Path(data_dir).absolute() / 'ragbandit.db'}"
 
 
 def _check_floors(policy: PolicySettings, *, arms: int) -> None:

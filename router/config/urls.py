@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.texts.redaction import HIDDEN, credentials_in, shown_value, without_secrets
 
@@ -19,25 +18,24 @@ _URLS = {
 _DRIVERS: Final = {"sqlite": "pysqlite", "postgresql": "psycopg"}
 
 
-def check_urls(settings: Settings) -> None:
-    """Raise ConfigError if a URL is malformed, or names a server of another kind."""
-    for key, (schemes, remedy) in _URLS.items():
-        text = getattr(settings, key)
-        if text:
-            url = _parsed_url(text)
-            if url and _is_cut(text, host=url.host or "", key=key):
-                fault = "a character of its user or password ends the address too early"
-                remedy = "write @ as %40, / as %2F, # as %23 and ? as %3F there"
-                raise ConfigError(fault, field=key, remedy=remedy)
-            scheme = url and (url.get_backend_name() if key == "database_url" else url.drivername)
-            if scheme not in schemes:
-                fault = f"URLs of the kind {scheme!r} cannot be used here" if scheme else "this is not a URL"
-                raise ConfigError(fault, field=key, remedy=remedy)
-            driver = _DRIVERS.get(scheme)
-            if driver is not None and url.get_driver_name() != driver:
-                fault = f"the driver {url.get_driver_name()!r} cannot be used here"
-                remedy = f"let the URL begin with {scheme}+{driver}://" if scheme == "postgresql" else remedy
-                raise ConfigError(fault, field=key, remedy=remedy)
+def check_url(text: str | None, *, key: str) -> None:
+    """Raise ConfigError if the URL of a setting is malformed, or names a server of another kind."""
+    if not text:
+        return
+    schemes, remedy = _URLS[key]
+    url = _parsed_url(text)
+    if url and _is_cut(text, host=url.host or "", key=key):
+        fault = "a character of its user or password ends the address too early"
+        raise ConfigError(fault, field=key, remedy="write @ as %40, / as %2F, # as %23 and ? as %3F there")
+    scheme = url and (url.get_backend_name() if key == "database_url" else url.drivername)
+    if scheme not in schemes:
+        fault = f"URLs of the kind {scheme!r} cannot be used here" if scheme else "this is not a URL"
+        raise ConfigError(fault, field=key, remedy=remedy)
+    driver = _DRIVERS.get(scheme)
+    if driver is not None and url.get_driver_name() != driver:
+        fault = f"the driver {url.get_driver_name()!r} cannot be used here"
+        remedy = f"let the URL begin with {scheme}+{driver}://" if scheme == "postgresql" else remedy
+        raise ConfigError(fault, field=key, remedy=remedy)
 
 
 def _is_cut(text: str, *, host: str, key: str) -> bool:
@@ -56,7 +54,7 @@ def refuse_secrets(tree: Mapping[str, Any]) -> None:
     """Raise ConfigError if an address in the file has a user, password or key. tree: content of the file."""
     for variable, key in PLAIN_VARIABLES.items():
         value = tree.get(key)
-        url = _parsed_url(value) if isinstance(value, str) else None  # invalid URLs are reported by `check_urls`
+        url = _parsed_url(value) if isinstance(value, str) else None  # invalid URLs are reported by `check_url`
         if url is not None and (url.password or "password" in url.query):
             message = "the file has a URL with a password, visible to everyone who can read the file"
             remedy = f"take it out of the file and set the environment variable {variable}"

@@ -370,16 +370,15 @@ def month_report(database: "Database", *, settings: "Settings", now: float) -> "
     from ragbandit.router.reporting.reading import ReportScope
     from ragbandit.router.reporting.report import report
 
-    since, label = now - 30 * 86_400.0, settings.policy.label
-    scope = ReportScope(label=label, since=since, until=now, reward=settings.reward, rules=settings.rule_book)
+    scope = ReportScope.of(settings, label=settings.policy.label, since=now - 30 * 86_400.0, until=now)
     return report(database, scope, policy=settings.policy, now=now)
 
 
-def findings_of_report(month: "Report", *, settings: "Settings") -> list[Finding]:
+def findings_of_report(month: "Report") -> list[Finding]:
     """Findings of the report of the last 30 days."""
-    from ragbandit.router.reporting.next_steps import VerdictResources, rating_advice
+    from ragbandit.router.reporting.next_steps import options_of, rating_advice
 
-    steps = month.advice, rating_advice(month, resources=VerdictResources.of(settings))
+    steps = month.advice, rating_advice(month, options=options_of(month, now=month.until))
     return [Finding("advice", "routing", text) for text in steps if text is not None]
 
 

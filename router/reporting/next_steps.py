@@ -6,11 +6,11 @@ code, and a judge or people who score the answers. Words in capitals stand for n
 
 import math
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import JudgeSettings
 from ragbandit.router.reporting.compared_questions import ComparedQuestions, read_compared_questions
 from ragbandit.router.reporting.reading import Report, ReportScope, newest_since
 from ragbandit.router.storage.sql.database import Database
@@ -25,22 +25,6 @@ NOW_S: Final = 120.0
 _LOOKED_AT: Final = 400
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VerdictResources:
-    """The arms that can answer again, and who can score: `ragbandit report` suggests commands from these."""
-
-    arms: frozenset[str]
-    own: frozenset[str]  #: arms that the user's code runs
-    judge: str | None  #: who scores answers if nobody is named: "judge", "check" or None
-    label: str | None = None  #: the ledger, if it is not the configured one
-
-    @classmethod
-    def of(cls, settings: Settings, *, label: str | None = None) -> "VerdictResources":
-        arms = frozenset(settings.arms)
-        judge = "judge" if settings.judge.generator is not None else "check" if settings.reward.check else None
-        return cls(arms=arms, own=arms - {*settings.worker_arms}, judge=judge, label=label)
-
-
 class NextStep(NamedTuple):
     text: str
     #: whether a learner can do the same, since it needs no function of the user
@@ -48,31 +32,40 @@ class NextStep(NamedTuple):
 
 
 def verdict_step(
-    database: Database, report: Report, scope: ReportScope, *, resources: VerdictResources, now: float
+    database: Database,
+    report: Report,
+    scope: ReportScope,
+    *,
+    options: str,
+    worker_arms: Collection[str],
+    judge: JudgeSettings,
 ) -> NextStep | None:
-    """How to buy the verdict; None if the period compares nothing. Raises StoreError."""
+    """How to buy the verdict; None if the period compares nothing. Raises StoreError.
+
+    options: see `options_of`. worker_arms: arms that RagBandit runs; the user's code runs the others
+    """
     arm = report.compared_arm
     if arm is None or scope.reward is None:
         return None
-    if arm not in resources.arms:
+    if arm not in scope.configured:
         return NextStep(f"a verdict on {arm} cannot be bought: it is not configured any more (`arms`)", False)
     for period in _periods(database, replace(scope, most=_LOOKED_AT)):
         questions = read_compared_questions(
-            database, period, against=arm, secret=None, arms=resources.arms, by_model=resources.judge == "judge"
+            database, period, against=arm, secret=None, arms=scope.configured, by_model=judge.generator is not None
         )
         obstacle = _obstacle(questions)
         if obstacle is None:
             break
     if obstacle is not None:
         return NextStep(f"a verdict cannot be bought yet: {obstacle}", False)
-    others = {question.arm for question in questions.askable}
-    needs_functions = arm in resources.own or others <= resources.own
-    given, notes = f"{options_of(report, resources=resources, now=now)} --decide", []
+    others, own = {question.arm for question in questions.askable}, scope.configured - {*worker_arms}
+    needs_functions = arm in own or others <= own
+    given, notes = f"{options} --decide", []
     if needs_functions:
         given += " --module MODULE:NAME"
-        functions = ", ".join(sorted(resources.own & {arm, *others}))
+        functions = ", ".join(sorted(own & {arm, *others}))
         notes.append(f"MODULE:NAME maps {functions} to your functions")
-    if resources.judge is None:
+    if judge.generator is None and scope.reward.check is None:
         given += " --judge labels"
         notes.append("people label the answers, since neither judge.generator nor reward.check scores them")
     text = f"decide now: `ragbandit report{given}` says how many questions a verdict takes, and for how much"
@@ -102,28 +95,28 @@ def _obstacle(questions: ComparedQuestions) -> str | None:
     )
 
 
-def rating_advice(report: Report, *, resources: VerdictResources | None = None, now: float | None = None) -> str | None:
-    """Which answers to rate for a verdict, and the command, if `resources` are given; None if this is not known."""
+def rating_advice(report: Report, *, options: str | None = None) -> str | None:
+    """Which answers to rate for a verdict, and the command, if its options are given; None if this is not known."""
     arm = report.compared_arm
     if report.to_rate is None or arm is None:
         return None
     these = f"{report.to_rate:,} more answers" if report.to_rate > 1 else "one more answer"
     text = f"rate {these} of {arm}: then it is perhaps known"
-    if resources is None:
-        return text
-    options = options_of(report, resources=resources, now=report.until if now is None else now)
-    return f"{text}; `ragbandit report{options} --rate` puts them on the page Labels"
+    return text if options is None else f"{text}; `ragbandit report{options} --rate` puts them on the page Labels"
 
 
-def options_of(report: Report, *, resources: VerdictResources, now: float) -> str:
-    """Options of a command that reads the same questions of the same ledger and compares with the same arm."""
+def options_of(report: Report, *, label: str | None = None, now: float) -> str:
+    """Options of a command that reads the same questions of the same ledger and compares with the same arm.
+
+    label: of the ledger, if it is not the configured one
+    """
     options: list[str] = ["--since", _age(now - report.since)]
     if abs(now - report.until) >= NOW_S:
-        options = [part for name in ("since", "until") for part in (f"--{name}", _time(getattr(report, name)))]
+        options = [part for name in ("since", "until") for part in (f"--{name}", str(iso_time(getattr(report, name))))]
     options += [] if report.tenant is None else ["--tenant", report.tenant]
     if report.compared_arm is not None and report.why == AS_ASKED:
         options += ["--against", report.compared_arm]
-    options += [] if resources.label is None else ["--label", resources.label]
+    options += [] if label is None else ["--label", label]
     return _joined(options)
 
 
@@ -135,7 +128,3 @@ def _age(seconds: float) -> str:
     """A whole number of days or hours, as an option."""
     hours = max(math.ceil(seconds / 3600.0 - 1e-6), 1)
     return f"{hours // 24}d" if hours % 24 == 0 else f"{hours}h"
-
-
-def _time(seconds: float) -> str:
-    return str(iso_time(seconds))

@@ -24,6 +24,7 @@ from ragbandit.router.comparison import NOT_KNOWN, Comparison, words
 from ragbandit.router.comparison.assessment import LearningCurve, QuestionKind
 from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.config.sections import ConversationSettings, RewardSettings
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.drifts import Change
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.learning.sources import judgements_in_force, retracted_feedback, selection_weight
@@ -235,6 +236,22 @@ class ReportScope:
     configured: frozenset[str] = frozenset()
     #: limits of tasks and sessions of now, to count those that have reached one; None does not count them
     conversation: ConversationSettings | None = None
+
+    @classmethod
+    def of(
+        cls, settings: Settings, *, label: str, since: float, until: float, tenant: str | None = None
+    ) -> "ReportScope":
+        """A period, with the reward, rules, arms and limits of these settings."""
+        return cls(
+            label=label,
+            since=since,
+            until=until,
+            tenant=tenant,
+            reward=settings.reward,
+            rules=settings.rule_book,
+            configured=frozenset(settings.arms),
+            conversation=settings.conversation,
+        )
 
     @property
     def condition(self) -> ColumnElement[bool]:

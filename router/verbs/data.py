@@ -18,7 +18,7 @@ from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.cli.store import NewStoreOption, actor, open_store, parse_time
 from ragbandit.router.cli.tables import counts_in_words, show
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import RewardSettings, sqlite_url
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline import logs
 from ragbandit.router.offline.logs.jsonl import read_rows
@@ -74,13 +74,13 @@ def migrate(
     Facts of decisions that a former release made get columns of their own, in batches, while the service runs. Run this
     again when the last process of the former release has ended; until then reports read those facts from JSON.
     """
-    settings = configuration.load(config).settings
     if source is not None:
         if pre or wait is not None or new_store:
             remedy = "leave out --pre, --wait and --new-store"
             raise InvalidInput("a move has no further options", field="from", remedy=remedy)
-        _move(settings, _url_of_store(source), as_json=as_json)
+        _move(source, config=config, as_json=as_json)
         return
+    settings = configuration.load(config).settings
     if wait is None:
         database = open_database(settings, new_store=new_store, check=False)
         migrate_schema = partial(schema.migrate, pre=pre)
@@ -114,10 +114,11 @@ def _url_of_store(source: str) -> str:
     """The URL of a SQLite store, given by its URL, its file or its folder (`data_dir`)."""
     if "://" in source:
         return source
-    return Settings(data_dir=source).database if Path(source).is_dir() else f"sqlite:///{source}"
+    return sqlite_url(source) if Path(source).is_dir() else f"sqlite:///{source}"
 
 
-def _move(settings: Settings, url: str, *, as_json: bool) -> None:
+def _move(place: str, *, config: str | None, as_json: bool) -> None:
+    settings, url = configuration.load(config).settings, _url_of_store(place)
     old = settings.model_copy(update={"database_url": url})
     file = sqlite_file(old)
     if file is None or not settings.database.startswith("postgresql"):
@@ -313,7 +314,7 @@ def import_(
         remedy = "use 1 to 40 of a-z, 0-9 and underscore"
         raise InvalidInput(f"{label!r} is not a valid name of a ledger", field="label", remedy=remedy)
     with rereadable(file) as readable, open_store(config, label=label, make=True) as (settings, ledger):
-        reading = _ImportedFile(file=readable, settings=settings, skip_bad=skip_bad)
+        reading = _ImportedFile(file=readable, reward=settings.reward, skip_bad=skip_bad)
         try:
             with show_progress(errors) as progress:
                 import_rows(
@@ -349,7 +350,7 @@ def import_(
 @dataclass(kw_only=True)
 class _ImportedFile:
     file: Path
-    settings: Settings
+    reward: RewardSettings
     skip_bad: bool
     bad: list[logs.BadRow] = field(default_factory=list)
     #: keys of rows for which the store has no column
@@ -358,7 +359,7 @@ class _ImportedFile:
 
     def rows(self) -> Iterator[logs.Logged]:
         """Yield the usable rows. At the end, raises InvalidInput if there are unusable rows, unless `skip_bad`."""
-        entries = read_rows(self.file, defaults=self.settings.reward)
+        entries = read_rows(self.file, defaults=self.reward)
         for row in logs.usable_rows(entries, path=self.file, skip=self.skip_bad, bad=self.bad):
             self.left_out.update(row.extra)
             yield row

@@ -77,7 +77,7 @@ def print_status(label: str | None, *, config: str | None, as_json: bool) -> Non
             *checks.findings_of_settings(settings, database=ledger.database),
             *checks.run_check("disk", lambda: checks.findings_of_disk(settings)),
             *checks.findings_of_ledger(state, rebuilding=rebuilding),
-            *checks.findings_of_report(month, settings=settings),
+            *checks.findings_of_report(month),
             *checks.findings_of_store(ledger.database, settings=settings, now=now),
             *checks.findings_of_processes(settings),
         ]

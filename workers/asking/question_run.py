@@ -36,11 +36,8 @@ class QuestionRun:
     arms: Mapping[ArmName, LoadedArm]
     #: the setting `reward.cost`
     cost: Mapping[str, float]
-    #: this and the next three: when the run ends early, see `Stop`
-    budget: float | None = None
-    is_known: Callable[[], bool] = lambda: False
-    looks: Sequence[int] = ()
-    most_failures: int | None = None
+    #: when the run ends early
+    stop: Stop = field(default_factory=Stop)
     #: scores answers; None if this run scores none
     scorer: Scorer | None = None
     #: dollars of the answers of this run that were paid before
@@ -62,19 +59,16 @@ class QuestionRun:
     _has_unscored: bool = False
 
     def __post_init__(self) -> None:
-        self._stop = Stop(
-            budget=self.budget, is_known=self.is_known, looks=self.looks, most_failures=self.most_failures
-        )
-        self._admission = Admission(self._stop, paid_before=self.paid_before)
+        self._admission = Admission(self.stop, paid_before=self.paid_before)
 
     @property
     def ended(self) -> str | None:
         """Why the run ended early; None if it runs, or ended at its last question."""
-        return self._stop.reason
+        return self.stop.reason
 
     def end(self, reason: str) -> None:
         """End the run: no further question is asked. The first reason stays."""
-        self._stop.end(reason)
+        self.stop.end(reason)
 
     @property
     def spent(self) -> float:
@@ -99,7 +93,7 @@ class QuestionRun:
 
     async def run(self, *, concurrency: int) -> None:
         """Ask at most `concurrency` questions at a time. Closes generators and retrievers at the end."""
-        self._stop.check_budget(self.spent)
+        self.stop.check_budget(self.spent)
         questions = itertools.takewhile(lambda one: self.ended is None or not _open_work(one), self.questions)
         try:
             await in_parallel(questions, self._ask, concurrency=concurrency)
@@ -154,7 +148,7 @@ class QuestionRun:
                 self.end(f"the judge fails: {score.fault}")
             is_scored |= score.quality is not None
             await asyncio.to_thread(self.on_paid, self.spent)
-        self._stop.check_budget(self.spent)
+        self.stop.check_budget(self.spent)
         return outcome, is_scored
 
     async def _run(self, work: Work, *, account: Account, bill: Account) -> Outcome:
@@ -192,15 +186,15 @@ class QuestionRun:
         self._failed_in_a_row[arm] += 1
         if self.failures[arm] == 1:
             self.warn(f"{arm} failed: {outcome.error}")
-        if self._failed_in_a_row[arm] == self.most_failures:
-            self.end(f"{arm} failed {self.most_failures} times in a row: {outcome.error}")
+        if self._failed_in_a_row[arm] == self.stop.most_failures:
+            self.end(f"{arm} failed {self.stop.most_failures} times in a row: {outcome.error}")
 
     def _check_costs(self, cost: float) -> None:
         """Warn once, after LEAST new questions, if arms report no dollars, or none of the terms in `reward.cost`."""
         self._new_costs.append(cost)
         if len(self._new_costs) != LEAST:
             return
-        if self.budget is not None and self.spent == 0.0:
+        if self.stop.budget is not None and self.spent == 0.0:
             remedy = "report dollars (a generator: token_prices)"
             self.warn(f"the answers to {LEAST} questions cost 0 dollars: --budget ends nothing unless arms {remedy}")
         if not any(self._new_costs):
@@ -216,7 +210,7 @@ class QuestionRun:
             self.progress(f"questions ({self.spent:.4g} dollars)", done, len(self.questions))
         else:
             self.unjudged += 1
-        await self._stop.look(self.answered)
+        await self.stop.look(self.answered)
 
     def facts(self) -> dict[str, Json]:
         facts = {"answered": self.answered, "of": len(self.questions), "dollars": self.spent, "unjudged": self.unjudged}

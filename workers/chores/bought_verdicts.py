@@ -6,7 +6,6 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.reporting.verdict_requests import State, VerdictRequest, keep_request, newest_request, note_wait
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.telemetry.routines import StoreOutage
@@ -30,15 +29,16 @@ class BoughtVerdicts(Chore):
         self.outage = StoreOutage(action="decide", failing=failing, restored="paired comparisons go on")
 
     def do(self) -> None:
-        carry_out_request(self.context.settings, ledger=self.context.ledger, ending=self.context.ending)
+        carry_out_request(self.context)
 
 
-def carry_out_request(settings: Settings, *, ledger: Ledger, ending: threading.Event) -> None:
+def carry_out_request(context: Context) -> None:
     """Carry out the open request, if there is one and no other process asks. Raises StoreError.
 
-    A request whose arms, judge or period cannot be used is refused with the reason. ending: set when this process ends;
-    the next process then goes on.
+    A request whose arms, judge or period cannot be used is refused with the reason. If this process ends, the next one
+    goes on.
     """
+    ledger = context.ledger
     if not _newest_request(ledger).is_open:
         return
     from ragbandit.workers.pairs.setup import asking_lease  # it takes 40 MB
@@ -47,7 +47,7 @@ def carry_out_request(settings: Settings, *, ledger: Ledger, ending: threading.E
         with asking_lease(ledger.database):
             request = _newest_request(ledger)  # the last holder of the lease may have changed it
             if request.is_open:
-                _OpenRequest(request, settings=settings, ledger=ledger).carry_out(ending=ending)
+                _OpenRequest(request, context=context).carry_out()
     except NotReady as error:
         log.info("the paired comparison waits", extra={"action": "decide", "reason": str(error)})
         note_wait(ledger.database, label=ledger.label)
@@ -61,8 +61,8 @@ def _newest_request(ledger: Ledger) -> VerdictRequest:
 class _OpenRequest:
     """An open request, whose changes are stored at once."""
 
-    def __init__(self, request: VerdictRequest, *, settings: Settings, ledger: Ledger) -> None:
-        self._request, self._settings, self._ledger = request, settings, ledger
+    def __init__(self, request: VerdictRequest, *, context: Context) -> None:
+        self._request, self._context, self._ledger = request, context, context.ledger
         self._lock = threading.RLock()  # answers end at the same time, in threads
 
     def _store(self, request: VerdictRequest) -> None:
@@ -70,13 +70,13 @@ class _OpenRequest:
             self._request = request
             keep_request(self._ledger.database, request, label=self._ledger.label)
 
-    def carry_out(self, *, ending: threading.Event) -> None:
+    def carry_out(self) -> None:
         self._store(self._request)  # so that the request does not end for want of a learner
         verdict = None
         try:
             verdict = self._prepare_verdict()
             with contextlib.closing(verdict):
-                self._buy(verdict, ending=ending)
+                self._buy(verdict)
         except (StoreError, QueueError):
             raise
         except Exception as error:  # else it would be prepared and asked again for ever
@@ -91,17 +91,9 @@ class _OpenRequest:
         from ragbandit.router.reporting.reading import ReportScope
         from ragbandit.workers.pairs.setup import prepare_verdict
 
-        request, settings = self._request, self._settings
-        scope = ReportScope(
-            label=self._ledger.label,
-            since=request.since,
-            until=request.until,
-            tenant=request.tenant,
-            reward=settings.reward,
-            rules=settings.rule_book,
-            configured=frozenset(settings.arms),
-            conversation=settings.conversation,
-        )
+        request, settings = self._request, self._context.settings
+        period = {"since": request.since, "until": request.until}
+        scope = ReportScope.of(settings, label=self._ledger.label, tenant=request.tenant, **period)
         return prepare_verdict(
             self._ledger,
             scope,
@@ -112,7 +104,7 @@ class _OpenRequest:
             charged=request.charged,
         )
 
-    def _buy(self, verdict: "BoughtVerdict", *, ending: threading.Event) -> None:
+    def _buy(self, verdict: "BoughtVerdict") -> None:
         from ragbandit.router.offline.estimation import no_progress
         from ragbandit.workers.pairs.bought_verdict import STOPPED
 
@@ -129,7 +121,11 @@ class _OpenRequest:
 
         left = max(0.0, before.budget - before.dollars)
         ended = verdict.run(
-            budget=left, progress=no_progress, warn=log.warning, on_paid=note_payment, is_stopping=ending.is_set
+            budget=left,
+            progress=no_progress,
+            warn=log.warning,
+            on_paid=note_payment,
+            is_stopping=self._context.ending.is_set,
         )
         self._store(
             replace(

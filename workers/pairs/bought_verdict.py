@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ragbandit.router.comparison import MARGIN
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.settings import BudgetSettings
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.reporting.compared_questions import ComparedQuestion, ComparedQuestions
 from ragbandit.router.reporting.paired_comparison import paired_comparison, paired_sample
@@ -39,6 +40,7 @@ from ragbandit.strategies.base import Account
 from ragbandit.workers.asking.question_run import QuestionRun, close_parts
 from ragbandit.workers.asking.questions import AskedQuestion, Work
 from ragbandit.workers.asking.scoring import Score, Scorer
+from ragbandit.workers.asking.stop import Stop
 from ragbandit.workers.pairs.answers import BoughtAnswers
 from ragbandit.workers.pairs.prices import AnswerPrices
 from ragbandit.workers.running.answer_job import MAX_TRIES
@@ -66,7 +68,11 @@ class BoughtVerdict:
 
     #: who asked for the verdict, as in the audit log
     actor: str
-    settings: Settings
+    reward: RewardSettings
+    #: limits of one answer
+    limits: BudgetSettings
+    #: setting `log.source_chars`
+    source_chars: int
     ledger: Ledger
     #: all questions of the period; this run can ask those in `askable`
     compared: ComparedQuestions
@@ -114,7 +120,7 @@ class BoughtVerdict:
             self.counted,
             self.answers.pairing,
             self.answers.all(),
-            setting=self.settings.reward,
+            setting=self.reward,
             is_steady=self.is_steady,
         )
 
@@ -140,7 +146,7 @@ class BoughtVerdict:
     def _run_sentences(self, *, budget: float | None) -> Iterator[str]:
         askable, answered, each = len(self.compared.askable), self.answered, self.dollars_each()
         pairs = self.answers.pairing.pairs(self.answers.all())
-        sample = paired_sample(self.compared, pairs, setting=self.settings.reward)
+        sample = paired_sample(self.compared, pairs, setting=self.reward)
         left, room = askable - answered, self.room
         yield f"{answered:,} of {askable:,} that can be asked have been asked"
         if not left:
@@ -185,16 +191,15 @@ class BoughtVerdict:
         chosen = open_questions
         if self.most_new is not None:
             chosen = self._questions_to_label(open_questions, room=self.most_new)
+        looks = range(_LOOK_EVERY, len(chosen), _LOOK_EVERY)
+        stop = Stop(budget=budget, is_known=self._is_known, looks=looks, most_failures=_MOST_FAILURES)
         run = QuestionRun(
             questions=chosen,
             arms=self.arms,
-            cost=self.settings.reward.cost,
-            budget=budget,
-            is_known=self._is_known,
-            looks=range(_LOOK_EVERY, len(chosen), _LOOK_EVERY),
-            most_failures=_MOST_FAILURES,
+            cost=self.reward.cost,
+            stop=stop,
             scorer=self.scorer,
-            source_chars=self.settings.log.source_chars,
+            source_chars=self.source_chars,
             progress=progress,
             warn=warn,
             on_paid=note_payment,
@@ -306,7 +311,7 @@ class StoredQuestion(AskedQuestion):
 
     def _work(self, arm: ArmName, *, record: DecisionRecord) -> Work:
         query, prices = record.decision.query, self._verdict.prices
-        limits = cap_budget(query.budget, limits=self._verdict.settings.budget)
+        limits = cap_budget(query.budget, limits=self._verdict.limits)
         own = _own_outcome(record, arm=arm, present=self._verdict.arms[arm].made_by(limits))
         outcome = own or self._answers.answer_to_score(self.id, arm)
         answer = 0.0 if outcome is not None else prices.of_answer(arm, question=self._compared)

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from ragbandit.router.config.settings import GeneratorSettings, Settings
+from ragbandit.router.config.sections import GeneratorSettings
 from ragbandit.router.reporting.compared_questions import AnswerCost, ComparedQuestion, ComparedQuestions
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.judge_days import mean_dollars
@@ -22,7 +22,6 @@ from ragbandit.shared.types import ArmName
 from ragbandit.workers.asking.scoring import Scorer
 from ragbandit.workers.judge.judge import REPLY_TOKENS
 from ragbandit.workers.pairs.answers import BoughtAnswers
-from ragbandit.workers.setup.generators import worker_arms
 
 #: tokens of an answer of an arm that has not been asked yet
 _ASSUMED: Final = Tokens(read=2000, written=500)
@@ -116,23 +115,26 @@ def expected_prices(
     answers: BoughtAnswers,
     *,
     arms: Collection[ArmName],
-    settings: Settings,
+    generators: Mapping[str, GeneratorSettings],
+    judge: GeneratorSettings | None,
     scorer: Scorer | None,
     store: DecisionStore,
 ) -> AnswerPrices:
-    """Prices from the answers of the period, or from the models' prices, adjusted to the payments of earlier runs."""
-    generators = {name: arm.generator for name, arm in worker_arms(settings).items()}
+    """Prices from the answers of the period, or from the models' prices, adjusted to the payments of earlier runs.
+
+    generators: arm of workers -> its generator
+    """
     paid = answers.paid(arms)
     known, assumed = dict[ArmName, _AnswerPrice](), list[str]()
     for name in arms:
-        dollars, costs = _assumed_dollars(settings.named_generators.get(generators.get(name, ""))), questions.costs
+        dollars, costs = _assumed_dollars(generators.get(name)), questions.costs
         known[name] = _AnswerPrice.of(costs[name]) if name in costs else _AnswerPrice(base=dollars)
         if dollars and name not in costs and all(one.arm != name for one in paid):
             assumed.append(f"{name}: {_ASSUMED.read:,} tokens of a prompt, {_ASSUMED.written:,} of a reply")
     score = _score_dollars(answers.score_dollars(arms), scorer=scorer, database=store.database)
     if score is None and scorer is not None:
-        generator, tokens = settings.judge.generator, _judged_tokens(questions, scorer=scorer, store=store)
-        score = statistics.fmean([_assumed_dollars(generator, one) for one in tokens] or [_assumed_dollars(generator)])
+        tokens = _judged_tokens(questions, scorer=scorer, store=store)
+        score = statistics.fmean([_assumed_dollars(judge, one) for one in tokens] or [_assumed_dollars(judge)])
         assumed += [f"the judge: its prompts, {REPLY_TOKENS} tokens of a reply"] if score else []
     prices = AnswerPrices(arms=known, score=score or 0.0, assumed=assumed)
     by_id = {one.id: one for one in questions.differing}

@@ -27,6 +27,7 @@ from ragbandit.workers.pairs.answers import BoughtAnswers
 from ragbandit.workers.pairs.bought_verdict import BoughtVerdict
 from ragbandit.workers.pairs.prices import expected_prices
 from ragbandit.workers.setup.chosen_arms import parse_arms
+from ragbandit.workers.setup.generators import worker_arms
 from ragbandit.workers.setup.loading import ArmLoader, LoadedArm
 from ragbandit.workers.setup.pipelines import Pipelines, load_pipelines
 
@@ -96,14 +97,24 @@ def prepare_verdict(
     )
     return BoughtVerdict(
         actor=actor,
-        settings=settings,
+        reward=settings.reward,
+        limits=settings.budget,
+        source_chars=settings.log.source_chars,
         ledger=ledger,
         store=store,
         compared=questions,
         counted=counted,
         arms=arms,
         answers=answers,
-        prices=expected_prices(questions, answers, arms=arms.keys(), settings=settings, scorer=scorer, store=store),
+        prices=expected_prices(
+            questions,
+            answers,
+            arms=arms.keys(),
+            generators={arm: settings.named_generators[one.generator] for arm, one in worker_arms(settings).items()},
+            judge=settings.judge.generator,
+            scorer=scorer,
+            store=store,
+        ),
         secret=secret,
         scorer=scorer,
         most_new=_room(database, pairing=pairing),

@@ -1,48 +1,35 @@
 """The option --decide of the verb `report`: prepares a bought verdict, prints its plan, and runs it."""
 
 import contextlib
+from collections.abc import Callable
 
 from ragbandit.router.cli.console import errors
 from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.cli.store import actor
-from ragbandit.router.config.settings import Settings
-from ragbandit.router.reporting.reading import Report, ReportScope
-from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.texts.formats import counted, money
-from ragbandit.workers.pairs.setup import asking_lease, prepare_verdict
+from ragbandit.workers.pairs.bought_verdict import BoughtVerdict
+from ragbandit.workers.pairs.setup import asking_lease
 from ragbandit.workers.setup.pipelines import named_pipelines
 
 
 def decide(
-    scope: ReportScope,
+    prepare: Callable[..., BoughtVerdict],
     *,
-    result: Report,
-    against: str | None,
-    judge: str | None,
+    database: Database,
     budget: float | None,
-    settings: Settings,
-    ledger: Ledger,
     module: str | None,
     folder: str,
 ) -> None:
     """Print the plan, and ask as many questions as the budget pays. The caller then makes a new report, which has the
-    verdict. result: report of the scope
+    verdict. prepare: `prepare_verdict` with the period and the settings
     """
     pipelines = {} if module is None else named_pipelines(module, folder=folder)
     payer = actor()
     with contextlib.ExitStack() as stack:
         if budget is not None:
-            stack.enter_context(asking_lease(ledger.database))
-        verdict = prepare_verdict(
-            ledger,
-            scope,
-            settings=settings,
-            against=against,
-            judge=judge,
-            actor=payer,
-            pipelines=pipelines,
-            result=result,
-        )
+            stack.enter_context(asking_lease(database))
+        verdict = prepare(actor=payer, pipelines=pipelines)
         stack.callback(verdict.close)
         for line in verdict.plan(budget=budget):
             errors.say(line)

@@ -3,8 +3,9 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,12 +21,12 @@ from ragbandit.router.operation.price_findings import findings_of_prices
 from ragbandit.router.replies.values import json_ready
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.last_verdicts import report_with_last_verdict
-from ragbandit.router.reporting.next_steps import VerdictResources, rating_advice, verdict_step
+from ragbandit.router.reporting.next_steps import options_of, rating_advice, verdict_step
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import report as plain_report
 from ragbandit.router.reporting.status import status as status_now
 from ragbandit.router.reporting.unrated_answers import queue_unrated
-from ragbandit.router.serving.explanations.policy_map import policy_map
+from ragbandit.router.serving.explanations.policy_map import with_kinds
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import counted
@@ -74,16 +75,8 @@ def report(
         _refuse_without_decide(budget=budget, module=module, judge=judge)
     now = time.time()
     with open_store(config, label=label) as (settings, ledger):
-        scope = ReportScope(
-            label=ledger.label,
-            since=parse_time(since, now=now),
-            until=now if until is None else parse_time(until, now=now, field="until"),
-            tenant=tenant,
-            reward=settings.reward,
-            rules=settings.rule_book,
-            configured=frozenset(settings.arms),
-            conversation=settings.conversation,
-        )
+        begin, end = parse_time(since, now=now), now if until is None else parse_time(until, now=now, field="until")
+        scope = ReportScope.of(settings, label=ledger.label, since=begin, until=end, tenant=tenant)
 
         def make_report(make: Callable[..., Report]) -> Report:
             return make(ledger.database, scope, policy=settings.policy, against=against, now=now)
@@ -96,32 +89,24 @@ def report(
             file = configuration.load(config).file or Path("config.yaml")
             folder = configuration.class_folder(file)
             # imported here, since reports alone load neither arms nor models
+            from ragbandit.workers.pairs.setup import prepare_verdict
             from ragbandit.workers.verbs.deciding import decide as ask_both
 
-            ask_both(
-                scope,
-                result=result,
-                against=against,
-                judge=judge,
-                budget=budget,
-                settings=settings,
-                ledger=ledger,
-                module=module,
-                folder=folder,
-            )
+            asked: dict[str, Any] = {"settings": settings, "against": against, "judge": judge, "result": result}
+            prepare = partial(prepare_verdict, ledger, scope, **asked)
+            ask_both(prepare, database=ledger.database, budget=budget, module=module, folder=folder)
             result = make_report(report_with_last_verdict)  # its `asked` is the verdict, from the stored answers
-        mapped = policy_map(
-            ledger.database, label=ledger.label, schema=settings.context, weight=settings.reward.weight, tenant=tenant
-        )
+        weight = settings.reward.weight
+        result = with_kinds(result, ledger.database, label=ledger.label, schema=settings.context, weight=weight)
         serving, rule = serving_policy(ledger, settings=settings), closing_rule(settings.learning)
         state = status_now(ledger, serving=serving, rule=rule, now=now).learning
         budgets = budget_lines(ledger.database, tenants=settings.tenants, policy=settings.policy, now=now)
         unpriced = [finding.line for finding in findings_of_prices(settings, database=ledger.database)]
-        resources = VerdictResources.of(settings, label=label)
-        step = verdict_step(ledger.database, result, scope, resources=resources, now=now)
+        options, ours = options_of(result, label=label, now=now), settings.worker_arms
+        step = verdict_step(ledger.database, result, scope, options=options, worker_arms=ours, judge=settings.judge)
     learning = None if state is None else state.line
-    result = replace(result, learning=learning, kinds=mapped.kinds, kinds_of=mapped.sentence)
-    steps = rating_advice(result, resources=resources, now=now), None if step is None else step.text
+    result = replace(result, learning=learning)
+    steps = rating_advice(result, options=options), None if step is None else step.text
     shown = words.report_assessment(result, now=now, arms=[*settings.arms], steps=steps)
     shown = replace(shown, notes=(*budgets, *unpriced, *shown.notes))
     if html is not None:

@@ -159,9 +159,7 @@ def _findings(settings: Settings) -> tuple[list[Finding], list[str]]:
     def store_findings() -> Sequence[Finding]:
         with open_ledger(settings, label=settings.policy.label) as ledger:
             month = month_report(ledger.database, settings=settings, now=time.time())
-            return findings_of_report(month, settings=settings) + findings_of_store(
-                ledger.database, settings=settings, now=time.time()
-            )
+            return findings_of_report(month) + findings_of_store(ledger.database, settings=settings, now=time.time())
 
     return findings + run_check("database", store_findings), [*attempts, "database"]
 

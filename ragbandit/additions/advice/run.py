@@ -23,7 +23,7 @@ from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import Json
 from ragbandit.workers.asking.question_run import QuestionRun
 from ragbandit.workers.asking.scoring import JUDGE, make_scorer
-from ragbandit.workers.asking.stop import planned_looks, shared_confidence
+from ragbandit.workers.asking.stop import Stop, planned_looks, shared_confidence
 from ragbandit.workers.setup.pipelines import Pipelines
 
 
@@ -78,9 +78,7 @@ class AdviceRun:
                 questions=asked.all,
                 arms=arms,
                 cost=settings.reward.cost,
-                budget=run.budget,
-                is_known=is_known,
-                looks=planned_looks(len(rows)),
+                stop=Stop(budget=run.budget, is_known=is_known, looks=planned_looks(len(rows))),
                 scorer=judge,
                 paid_before=asked.paid,
                 progress=self.outcomes.progress,

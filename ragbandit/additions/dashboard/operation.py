@@ -1,6 +1,5 @@
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
@@ -30,11 +29,11 @@ from ragbandit.router.operation.findings import (
 )
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.last_verdicts import report_with_last_verdict
-from ragbandit.router.reporting.next_steps import VerdictResources, rating_advice, verdict_step
+from ragbandit.router.reporting.next_steps import options_of, rating_advice, verdict_step
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.unrated_answers import queue_unrated
 from ragbandit.router.reporting.verdict_requests import BEGIN_S, GO_ON_S
-from ragbandit.router.serving.explanations.policy_map import policy_map
+from ragbandit.router.serving.explanations.policy_map import with_kinds
 from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.overview import Overview, Point, Totals, mean, overview, totals_of, with_minutes
 from ragbandit.router.serving.router import Router
@@ -110,16 +109,14 @@ def _report(
 ) -> _Shown:
     """The report of the last `seconds` seconds, at most a minute old. minute: the time in minutes."""
     now, settings = time.time(), router.settings
-    label, rules = router.ledger.label, settings.rule_book
-    scope = ReportScope(label=label, since=now - seconds, until=now, reward=settings.reward, rules=rules)
+    scope = ReportScope.of(settings, label=router.ledger.label, since=now - seconds, until=now)
     result = report_with_last_verdict(router.database, scope, policy=settings.policy, now=now)
-    mapped = policy_map(
-        router.database, label=router.ledger.label, schema=settings.context, weight=settings.reward.weight
-    )
-    step = verdict_step(router.database, result, scope, resources=VerdictResources.of(settings), now=now)
+    ways: dict[str, Any] = {"worker_arms": settings.worker_arms, "judge": settings.judge}
+    step = verdict_step(router.database, result, scope, options=options_of(result, now=now), **ways)
     can_buy = step is not None and step.is_ours
     steps = rating_advice(result), None if step is None or can_buy else step.text
-    result = replace(result, kinds=mapped.kinds, kinds_of=mapped.sentence)
+    weight = settings.reward.weight
+    result = with_kinds(result, router.database, label=scope.label, schema=settings.context, weight=weight)
     shown = words.report_assessment(result, now=now, steps=steps)
     return _Shown(result, shown, can_buy)
 
@@ -223,7 +220,7 @@ async def first(request: Request) -> Response:
         "budgets": await reads_of(request).run(budgets),
         "charts": earned_charts(history),
         "buys": newest.can_buy and caller_of(request).role in (None, "admin"),
-        "has_judge": VerdictResources.of(router.settings).judge is not None,
+        "has_judge": bool(router.settings.judge.generator or router.settings.reward.check),
         "paired": bought,
         "missing_process": await verdicts.missing_process(request, bought),
         "limit_s": BEGIN_S if bought.state == "waiting" else GO_ON_S,

@@ -27,6 +27,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.telemetry.routines import Routine
 from ragbandit.workers.asking.question_run import QuestionRun
+from ragbandit.workers.asking.stop import Stop
 
 log = logging.getLogger("ragbandit.worker")
 
@@ -78,7 +79,7 @@ def _ask_and_learn(settings: Settings, *, ledger: Ledger, state: PeriodState) ->
             questions=questions.all,
             arms=arms,
             cost=settings.reward.cost,
-            budget=options.golden_dollars,
+            stop=Stop(budget=options.golden_dollars),
             paid_before=max(state.dollars, questions.paid),
             progress=no_progress,
             warn=log.warning,

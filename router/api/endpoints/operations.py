@@ -21,7 +21,7 @@ from ragbandit.router.replies.status import status_json
 from ragbandit.router.replies.values import json_ready
 from ragbandit.router.reporting.last_verdicts import report_with_last_verdict
 from ragbandit.router.reporting.reading import Report, ReportScope
-from ragbandit.router.serving.explanations.policy_map import policy_map
+from ragbandit.router.serving.explanations.policy_map import with_kinds
 from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.overview import HOUR_S, Overview, overview
 from ragbandit.router.serving.router import Router
@@ -188,22 +188,10 @@ async def read_report(
     end = now if until is None else until
     begin = max(0.0, end - 7 * 86_400.0) if since is None else since
     label, settings = router.ledger.label, router.settings
-    scope = ReportScope(
-        label=label,
-        since=begin,
-        until=end,
-        tenant=tenant,
-        reward=settings.reward,
-        rules=settings.rule_book,
-        configured=frozenset(settings.arms),
-        conversation=settings.conversation,
-    )
+    scope = ReportScope.of(settings, label=label, since=begin, until=end, tenant=tenant)
     read = partial(report_with_last_verdict, router.database, scope, policy=settings.policy, against=against, now=now)
     result = await reports_of(request).run(read)
     learning = (await reads_of(request).run(router.status)).learning
-    schema, weight = settings.context, settings.reward.weight
-    mapped = await reports_of(request).run(
-        lambda: policy_map(router.database, label=label, schema=schema, weight=weight, tenant=tenant)
-    )
-    line = None if learning is None else learning.line
-    return JsonReply(replace(result, learning=line, kinds=mapped.kinds, kinds_of=mapped.sentence))
+    add = partial(with_kinds, database=router.database, label=label, schema=settings.context)
+    result = await reports_of(request).run(partial(add, result, weight=settings.reward.weight))
+    return JsonReply(replace(result, learning=None if learning is None else learning.line))

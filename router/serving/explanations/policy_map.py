@@ -9,7 +9,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 import numpy as np
@@ -19,6 +19,7 @@ from sqlalchemy import and_, select
 from ragbandit.router.comparison import Difference
 from ragbandit.router.comparison.assessment import QuestionKind
 from ragbandit.router.config.context_schema import ContextSchema
+from ragbandit.router.reporting.reading import Report
 from ragbandit.router.serving.explanations.kind_names import Condition, kind_name, telling_words
 from ragbandit.router.serving.explanations.kind_rewards import KindRewards
 from ragbandit.router.serving.explanations.question_facts import (
@@ -156,6 +157,12 @@ def policy_map(
     earned = KindRewards.of_draws(rewards, drawn=drawn, pmfs=pmfs, most=MOST_QUESTIONS)
     newest = Asked.of(rows[:MOST_QUESTIONS], schema=schema)
     return map_of(newest, pmfs=pmfs[:MOST_QUESTIONS], arms=arms, earned=earned)
+
+
+def with_kinds(report: Report, database: Database, *, label: str, schema: ContextSchema, weight: float) -> Report:
+    """The report with the kinds of the newest questions of its tenant. label, weight: see `policy_map`"""
+    mapped = policy_map(database, label=label, schema=schema, weight=weight, tenant=report.tenant)
+    return replace(report, kinds=mapped.kinds, kinds_of=mapped.sentence)
 
 
 def map_of_queries(

@@ -2,7 +2,6 @@
 
 import json
 import re
-from threading import Event
 
 import pytest
 
@@ -57,17 +56,20 @@ class Gateway:
                 self.chat(*said, x_ragbandit_session_id=f"task-{task}", x_ragbandit_unit="task")
                 said += [{"role": "assistant", "content": "Paris"}, {"role": "user", "content": f"{turn} " * 99}]
             self.http.post(f"/v1/sessions/task-{task}/end", json={}).raise_for_status()
-        router = self.router
-        context = Context(settings=self.settings, store=router.store, ledger=router.ledger, jobs=self.service.jobs)
+        context = self.context()
         judging, _ = load_judge(context)
         while (work := next_score(context, judging)) is not None:
             work()
         context.close()
 
+    def context(self):
+        router = self.router
+        return Context(settings=self.settings, store=router.store, ledger=router.ledger, jobs=self.service.jobs)
+
     def decide(self, **terms):
         """Ask for a plan or a verdict, and let a learner look once; the request after it."""
         self.http.post("/v1/report/decide", json={"against": "large", **terms}).raise_for_status()
-        carry_out_request(self.settings, ledger=self.router.ledger, ending=Event())
+        carry_out_request(self.context())
         return self.http.get("/v1/report/decide").json()
 
 

@@ -110,7 +110,7 @@ def test_a_router_that_earns_no_more_than_one_arm(stored, settings):
             world.feedback(decision, reward=float(decision.arm == best))
         world.learn()
         month = findings.month_report(world.database, settings=settings(), now=world.now + 1.0)
-        reported = [line.partition(";")[0] for line in told(findings.findings_of_report(month, settings=settings()))]
+        reported = [line.partition(";")[0] for line in told(findings.findings_of_report(month))]
         assert reported == [f"advice routing: fix: always {best} earns as much"] * lines
 
 

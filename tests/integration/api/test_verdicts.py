@@ -2,7 +2,6 @@
 
 import json
 import time
-from threading import Event
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +17,7 @@ from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.shared.errors import Conflict
 from ragbandit.workers.chores.bought_verdicts import carry_out_request
 from ragbandit.workers.judge.rubric import CRITERIA
+from ragbandit.workers.running.context import Context
 from tests.support.additions import needs
 from tests.support.servers.http_service import refused
 from tests.support.servers.visitors import answered
@@ -41,9 +41,17 @@ def asking(serve):
     return service
 
 
+def look(service) -> None:
+    """Let a learner look once for a request."""
+    router = service.router
+    carry_out_request(
+        Context(settings=router.settings, store=router.store, ledger=router.ledger, jobs=router.process.jobs)
+    )
+
+
 def work(service) -> dict:
     """Let a learner look once; the request after it."""
-    carry_out_request(service.router.settings, ledger=service.router.ledger, ending=Event())
+    look(service)
     return service.http.get("/v1/report/decide").json()
 
 
@@ -152,7 +160,7 @@ def test_admins_press_the_button(asking, visit, with_keys):
     assert "A learner looks for it" not in browser.page("/ui")
     asking.router.process.jobs.workers = lambda: [LEARNER]
     assert "A learner looks for it" in browser.page("/ui")
-    carry_out_request(asking.router.settings, ledger=asking.router.ledger, ending=Event())
+    look(asking)
     page = browser.page("/ui")
     assert "Ask these questions" in page
     assert "can be asked have been asked" in page
@@ -163,7 +171,7 @@ def test_admins_press_the_button(asking, visit, with_keys):
     browser.send("/ui/decide", on="/ui", budget="1", **form)
     spender = Spender("key", request.charged)
     reserve(asking.router.database, [spender], dollars=0.5, now=time.time(), check=lambda _sums: None)
-    carry_out_request(asking.router.settings, ledger=asking.router.ledger, ending=Event())
+    look(asking)
     assert "has spent its 0.5 dollars" in browser.page("/ui")
     assert browser.send("/ui/decide", on="/ui", budget="many", **form).status_code == 422
     head = {"authorization": f"Bearer {key}"}

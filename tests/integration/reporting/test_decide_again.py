@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from ragbandit.router.reporting import verdict_requests
-from ragbandit.router.reporting.next_steps import VerdictResources, rating_advice, verdict_step
+from ragbandit.router.reporting.next_steps import options_of, rating_advice, verdict_step
 from ragbandit.router.reporting.report import report
 from ragbandit.router.reporting.verdict_requests import VerdictRequest, make_request, newest_request
 from ragbandit.router.storage import label_queue
@@ -21,6 +21,7 @@ from ragbandit.strategies.base import Passage
 from ragbandit.workers.asking.scoring import Score
 from ragbandit.workers.chores import bought_verdicts
 from ragbandit.workers.pairs import setup
+from ragbandit.workers.running.context import Context
 from tests.conftest import on_sqlite
 from tests.integration.reporting import test_decide as decide
 from tests.integration.reporting.test_decide import ACTOR, booked, made_small, prepared, run, scope, waiting
@@ -161,8 +162,9 @@ def test_a_failed_request_keeps_its_dollars_and_ends(world, monkeypatch):
     for made, dollars in ((lambda *_, **__: fake, 0.5), (lambda *_, **__: asks(on_paid=lambda _: None), 0.0)):
         make_request(world.database, REQUEST, label="main")
         monkeypatch.setattr(setup, "prepare_verdict", made)
+        context = Context(settings=world.settings, store=world.store, ledger=world.ledger, jobs=world.jobs)
         with pytest.raises(RuntimeError):
-            bought_verdicts.carry_out_request(world.settings, ledger=world.ledger, ending=Event())
+            bought_verdicts.carry_out_request(context)
         assert (state(world).state, state(world).dollars, state(world).ended) == ("ended", dollars, "failed: boom")
 
 
@@ -346,15 +348,21 @@ def test_an_answer_on_which_the_judge_always_fails_holds_up_no_others(world, arm
     assert len(arms.asked) == len(set(arms.asked))
 
 
+def next_step(world, made, period):
+    options, settings = options_of(made, now=made.until), world.settings
+    ways = {"options": options, "worker_arms": settings.worker_arms, "judge": settings.judge}
+    return verdict_step(world.database, made, period, **ways)
+
+
 @on_sqlite
 def test_commands_read_the_same_questions(world):
     """The commands that a report names have its tenant and its arm."""
-    own = replace(scope(world), tenant="default")
+    own = replace(scope(world), tenant="default", configured=frozenset(world.settings.arms))
     made = report(world.database, own, policy=world.settings.policy, against="small")
     made = replace(made, to_rate=5)
-    resources, options = VerdictResources.of(world.settings), "--since 1h --tenant default --against small"
-    assert f"`ragbandit report {options} --rate`" in rating_advice(made, resources=resources)
-    step = verdict_step(world.database, made, own, resources=resources, now=made.until)
+    given, options = options_of(made, now=made.until), "--since 1h --tenant default --against small"
+    assert f"`ragbandit report {options} --rate`" in rating_advice(made, options=given)
+    step = next_step(world, made, own)
     assert f"`ragbandit report {options} --decide --module MODULE:NAME --judge labels`" in step.text
 
 
@@ -364,12 +372,10 @@ def test_the_next_step_reads_no_more_in_a_larger_store(world):
 
     def cost_of_step(*, first, last):
         grow(world.database, first=first, last=last, like=dict.fromkeys(("decisions", "outcomes"), "q-1"))
-        period = replace(scope(world), since=0.0)
+        period = replace(scope(world), since=0.0, configured=frozenset(world.settings.arms))
         made = report(world.database, period, policy=world.settings.policy, against="small")
         with steps_counted(world.database) as steps:
-            step = verdict_step(
-                world.database, made, period, resources=VerdictResources.of(world.settings), now=made.until
-            )
+            step = next_step(world, made, period)
         return step.text, steps[current_thread().name]
 
     world.write(decisions.update().where(decisions.c.id == "q-1").values(arm="large", seed="0"))  # in every sample

@@ -10,12 +10,12 @@ import pytest
 from benchmarks.report import WORLDS, made
 from ragbandit.router.comparison import Difference
 from ragbandit.router.comparison.page import template_values
-from ragbandit.router.config.settings import HoldbackSettings, PolicySettings, RewardSettings, Settings
+from ragbandit.router.config.settings import HoldbackSettings, PolicySettings, RewardSettings
 from ragbandit.router.learning.monitoring.price import dollars_of_reward
 from ragbandit.router.operation.findings import findings_of_report
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.deciders import Decider, decider_of, state_of, without_draw
-from ragbandit.router.reporting.next_steps import VerdictResources, rating_advice
+from ragbandit.router.reporting.next_steps import options_of, rating_advice
 from ragbandit.router.reporting.prompt_line import prompt_line
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report_of
@@ -416,8 +416,7 @@ def test_the_ratings_that_a_verdict_lacks_are_named():
     """
     run = made(WORLDS[6], count=2_000, seed=1)
     found = reported(run.log, against="premium")
-    settings = Settings()
-    text = rating_advice(found, resources=VerdictResources.of(settings))
+    text = rating_advice(found, options=options_of(found, now=found.until))
     shown = words.report_assessment(found, now=found.until, steps=[text])
     days = math.ceil((found.until - found.since) / 86_400.0)
     assert text == (
@@ -425,7 +424,7 @@ def test_the_ratings_that_a_verdict_lacks_are_named():
         "--against premium --rate` puts them on the page Labels"
     )
     assert (found.total.verdict, text in shown.actions) == ("not known yet", True)
-    assert [finding.what for finding in findings_of_report(found, settings=settings)] == [text]
+    assert [finding.what for finding in findings_of_report(found)] == [text]
     assert any(note.startswith("rated: ") for note in shown.notes)
     premium = run.log.arms.index("premium")
     unrated = np.flatnonzero((run.log.arm == premium) & np.isnan(run.log.quality))

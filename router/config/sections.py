@@ -9,7 +9,7 @@ from ragbandit.router.config.section import RETRIEVERS, Count, Seconds, Section,
 from ragbandit.shared.additions import offered_places_except, surfaces
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions, PriceRow, reached_rows
 from ragbandit.shared.model_servers.token_usage import PRICES, USUAL_CALL, Preference
-from ragbandit.shared.types import COST_TERMS, MAX_WEIGHT, Aggregate, DecisionUnit, Query, SpenderKind
+from ragbandit.shared.types import COST_TERMS, MAX_WEIGHT, Aggregate, DecisionUnit, TurnKind
 
 
 class EncoderSettings(Section):
@@ -237,22 +237,25 @@ class ConversationSettings(Section):
     at_limit: Literal["refuse", "cheapest"] = "refuse"
     rewrite: RewriteSettings = RewriteSettings()
 
-    def limit_of(self, kind: SpenderKind) -> TurnLimit:
+    def limit_of(self, kind: TurnKind) -> TurnLimit:
         return self.session_limit if kind == "session" else self.task_limit
 
     @property
-    def limited(self) -> tuple[SpenderKind, ...]:
+    def limited(self) -> tuple[TurnKind, ...]:
         """The kinds with a limit: "session", "task", both or none."""
-        limits: dict[SpenderKind, TurnLimit] = {"task": self.task_limit, "session": self.session_limit}
+        limits: dict[TurnKind, TurnLimit] = {"task": self.task_limit, "session": self.session_limit}
         return tuple([kind for kind, limit in limits.items() if (limit.dollars, limit.turns) != (None, None)])
 
     @property
     def has_tasks(self) -> bool:
         return "task" in (self.unit, *self.units.values())
 
-    def is_task(self, query: Query) -> bool:
-        """Whether the query's unit is the task. Without a session, it still belongs to no task."""
-        return (query.unit or self.unit_of(query.sent.surface or "route")) == "task"
+    def is_task(self, unit: DecisionUnit | None, *, door: str | None) -> bool:
+        """Whether a request has this unit or, if it chooses none, its interface has. door: None for `route`
+
+        Without a session, it still belongs to no task.
+        """
+        return (unit or self.unit_of(door or "route")) == "task"
 
     def unit_of(self, door: str) -> DecisionUnit:
         """The unit of requests at this interface that do not choose one."""

@@ -16,10 +16,8 @@ from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.reservations import Reservation, no_reservation, reserve
 from ragbandit.router.storage.access.spending import Spender, Spent, spenders_of
 from ragbandit.router.storage.access.turn_sums import refusal_of
-from ragbandit.router.storage.decisions.continuing import newest_tasks, task_key
-from ragbandit.router.storage.decisions.tasks import ENDED
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.sql.bulk_insert import run_statement
-from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.types import Caller, DecisionId, Query, SpendLimit
 
@@ -66,7 +64,7 @@ class Budgets:
         """
         settings = self._router.settings.conversation
         if settings.limited:
-            check = partial(_limits_of, query, settings=settings, database=self._router.database, now=self._clock())
+            check = partial(_limits_of, query, settings=settings, store=self._router.store, now=self._clock())
             query = replace(query, limits=tuple(await self._reads.run(check)))
         tenants = self._router.settings.tenants
         if not (tenants or caller.scopes):
@@ -80,7 +78,7 @@ class Budgets:
         try:
             raise_if_spent([budget for budget in spent_budgets if budget.stop or not can_raise], now=now)
         except BudgetSpent:
-            if not is_preview and self._router.settings.conversation.is_task(query):
+            if not is_preview and self._router.settings.conversation.is_task(query.unit, door=query.sent.surface):
                 await asyncio.to_thread(self._router.store.stop_task, query, now=now)
             raise
         for budget in spent_budgets:
@@ -123,14 +121,14 @@ class Budgets:
         return cached is None or time.monotonic() - cached[1] >= FRESH_S
 
 
-def _limits_of(query: Query, *, settings: ConversationSettings, database: Database, now: float) -> list[SpendLimit]:
+def _limits_of(query: Query, *, settings: ConversationSettings, store: DecisionStore, now: float) -> list[SpendLimit]:
     """The limits of a question's task and session; [] if one is reached, but the question is a repeated request.
 
     Raises StoreError. Raises LimitReached if a limit is reached, and the limit refuses questions or the caller named
     the arm.
     """
-    first = _open_task(query, settings=settings, database=database, now=now)
-    with database.read() as connection:
+    first = _open_task(query, settings=settings, store=store, now=now)
+    with store.database.read() as connection:
         (limits,) = with_amounts_used(connection, [limits_of(query, first=first, settings=settings)])
         reached = next((limit for limit in limits if limit.is_reached), None)
         if reached is None or reached.moves:
@@ -140,10 +138,10 @@ def _limits_of(query: Query, *, settings: ConversationSettings, database: Databa
     raise refusal_of(reached, limits=limits)
 
 
-def _open_task(query: Query, *, settings: ConversationSettings, database: Database, now: float) -> DecisionId | None:
+def _open_task(query: Query, *, settings: ConversationSettings, store: DecisionStore, now: float) -> DecisionId | None:
     """The decision whose task the question continues; None if it begins a task."""
     if query.continues.loop is not None:
         return DecisionId(query.continues.loop.first)
-    key = task_key(query) if settings.is_task(query) and query.arm_by is None and "task" in settings.limited else None
-    task = newest_tasks(database, {key}).get(key) if key is not None else None
-    return DecisionId(task.first) if task is not None and task.turns != ENDED and task.until > now else None
+    is_task = settings.is_task(query.unit, door=query.sent.surface)
+    counts = is_task and query.arm_by is None and "task" in settings.limited
+    return store.open_task(query, now=now) if counts else None

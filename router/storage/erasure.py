@@ -15,18 +15,18 @@ from typing import Any, Final, get_args
 from sqlalchemy import ColumnElement, RowMapping, Select, Table, and_, bindparam, case, delete, func, or_, select
 
 from ragbandit.router.storage.access.audit_log import record
-from ragbandit.router.storage.access.turn_sums import forget_sums, spending_rows
+from ragbandit.router.storage.access.turn_sums import forget_sums
 from ragbandit.router.storage.begun_pairs import forget_pairs
 from ragbandit.router.storage.decisions.chains import followers
 from ragbandit.router.storage.jobs.answers import erase_chats
 from ragbandit.router.storage.jobs.claims import ScoreKind, drop_jobs
 from ragbandit.router.storage.paired_answers import erase_answers
-from ragbandit.router.storage.rows.conversion import Row, arms_value, canonical, erased_feedback, without_words
+from ragbandit.router.storage.rows.conversion import arms_value, canonical, erased_feedback, without_words
 from ragbandit.router.storage.rows.outcome_rows import erased_reason
 from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts
 from ragbandit.router.storage.rows.waiting import delete_waiting
 from ragbandit.router.storage.sql import tables
-from ragbandit.router.storage.sql.bulk_insert import insert_new, send
+from ragbandit.router.storage.sql.bulk_insert import Row, insert_new, send
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves, WriteTransaction
 from ragbandit.router.storage.sql.database import Database, overwrite_freed
@@ -141,7 +141,7 @@ def _erase_batch(database: Database, ids: Sequence[str], *, features: bool, now:
         rows = connection.execute(locked).mappings().all()
         # The next question of the task must begin a new decision, since no ledger learns an erased one.
         connection.execute(delete(tables.units).where(tables.units.c.first.in_(ids)))
-        forget_sums(moves, spending_rows(connection, ids))  # before the rows lose their session
+        forget_sums(connection, ids, moves=moves)  # before the rows lose their session
         send(connection, _LOCK_OUTCOMES, [*ids])
         _close(connection, rows, moves=moves, now=now)
         _blank_rows(connection, rows, features=features)

@@ -13,7 +13,7 @@ from typing import Final, get_args
 
 from sqlalchemy import RowMapping, Table, and_, delete, exists, false, func, or_, select, tuple_, union_all
 
-from ragbandit.router.storage.access.turn_sums import forget_sums, spending_rows
+from ragbandit.router.storage.access.turn_sums import forget_sums
 from ragbandit.router.storage.begun_pairs import forget_pairs
 from ragbandit.router.storage.jobs.claims import ScoreKind, drop_jobs
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -113,7 +113,7 @@ class Retention:
         last = (rows[-1].made_at, rows[-1].id) if rows else None
         if not ids:
             return last
-        forget_sums(moves, spending_rows(connection, ids))
+        forget_sums(connection, ids, moves=moves)
         removed = Moves(GONE)
         connection.execute(delete(tables.units).where(tables.units.c.first.in_(ids)))
         are_turns = decisions.c.id.in_(ids), decisions.c.turn_of.is_not(None)

@@ -49,12 +49,13 @@ KEEP_S: Final = 600.0
 
 def load_job(context: Context, run: ClaimedDecision) -> "AnswerJob | None":
     """The job of a claimed decision; None if the decision is answered or unreadable. Raises StoreError."""
-    task = context.store.answer_task(run.decision_id)
-    if task is None or task.answered:
+    found = context.store.decision_to_answer(run.decision_id)
+    if found is None:
         context.queue.drop(run.decision_id)
         return None
-    if isinstance(task.decision, StoreError):
-        error = str(task.decision)
+    decision, cancelled = found
+    if isinstance(decision, StoreError):
+        error = str(decision)
         extra = {"action": "answer", "decision": run.decision_id, "reason": error}
         log.error("the row of a decision cannot be read; the decision fails", extra=extra)
         outcome = unrun_outcome(run.decision_id, now=time.time(), stop_reason="unreadable", error=error)
@@ -63,7 +64,7 @@ def load_job(context: Context, run: ClaimedDecision) -> "AnswerJob | None":
     if context.settings.conversation.limited:
         with context.store.database.connection() as connection:
             context.expected.refresh(connection)
-    return AnswerJob(context, decision=task.decision, run=run, cancelled=task.cancelled)
+    return AnswerJob(context, decision=decision, run=run, cancelled=cancelled)
 
 
 class AnswerJob:

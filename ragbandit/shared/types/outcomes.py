@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types.conversations import NO_CONVERSATION, Conversation
@@ -310,8 +310,11 @@ DERIVED: Final = "derived:"
 Period = Literal["day", "month"]
 
 
-#: who spends: a tenant, a key, a session of one key, or a task
-SpenderKind = Literal["tenant", "key", "session", "task"]
+#: what has sums of its turns: a session of one key, or a task
+TurnKind = Literal["session", "task"]
+TURN_KINDS: Final[tuple[TurnKind, ...]] = get_args(TurnKind)
+#: who spends: also a tenant, or a key
+SpenderKind = Literal["tenant", "key"] | TurnKind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

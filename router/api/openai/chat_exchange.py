@@ -29,7 +29,6 @@ from ragbandit.router.replies.decisions import preview_json
 from ragbandit.router.serving.abilities import unmet_needs
 from ragbandit.router.serving.checks.questions import new_id
 from ragbandit.router.serving.deciding.steps.rules import Rules
-from ragbandit.router.serving.deciding.steps.tasks import free_turn
 from ragbandit.router.storage.access.turn_sums import REACHED
 from ragbandit.router.storage.decisions.continuing import ANSWER, RESULTS, EarlierTurn, earlier_turn
 from ragbandit.shared.errors import Conflict, LimitReached, NotReady, RagBanditError
@@ -167,7 +166,7 @@ class ChatExchange:
         query = await with_budgets(request, self._query_after(earlier))
         is_spent = query.terms.is_spent or query.reached_limit is not None
         if query.arm_by == "calls" and is_spent:
-            query = free_turn(query, arms=asked_for.arms)
+            query = _free_turn(query, arms=asked_for.arms)
         made = query if headers_of(request).is_preview else router.conversations.rewrite(query)
         if isinstance(made, Query):
             return made
@@ -178,7 +177,7 @@ class ChatExchange:
     def _lacks_session(self) -> bool:
         """Whether the chat belongs to a task that no id names, so that only its last answer can identify the task."""
         query, settings = self.question.query, router_of(self.request).settings.conversation
-        return settings.is_task(query) and query.session is None and query.arm_by is None
+        return settings.is_task(query.unit, door=query.sent.surface) and query.session is None and query.arm_by is None
 
     async def _earlier_turn(self) -> EarlierTurn | None:
         calls, answered, lacks_session = self.question.calls, self.question.answered, self._lacks_session
@@ -266,6 +265,14 @@ class ChatExchange:
             if not has_begun:
                 raise error from None
             yield b"".join(reply.failure(_error_in_stream(error, has_content=reply.has_begun)))
+
+
+def _free_turn(turn: Query, *, arms: tuple[str, ...] | None) -> Query:
+    """A turn with results of tools that may leave the arm that called them. arms: the caller's arms; None for all."""
+    (arm,), loop = turn.arms or ("",), turn.continues.loop
+    assert loop is not None
+    continues = replace(turn.continues, loop=replace(loop, called_by=arm))
+    return replace(turn, arms=arms, arm_by=None, continues=continues)
 
 
 def _checked_outcome(answer: AwaitedAnswer, outcome: Outcome | None) -> Outcome:

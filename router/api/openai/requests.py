@@ -295,7 +295,7 @@ def chat_question(
     schema = router.settings.context
     context, metadata = _split_metadata(conversation.fields.get("metadata"), schema=schema)
     messages, turns = chat.fields["messages"], _NO_TURNS
-    has_turns = chat.hash is not None or (unit or router.settings.conversation.unit_of(door)) == "task"
+    has_turns = chat.hash is not None or router.settings.conversation.is_task(unit, door=door)
     if has_turns or len(messages) > 1:  # otherwise nothing is continued, and nothing can continue it
         origin = [tenant, caller.key, None if headers.session == session else headers.session]
         begin, start = earlier or (body_hash(origin), 0)

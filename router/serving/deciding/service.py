@@ -23,9 +23,8 @@ from ragbandit.router.serving.loading.versions import VersionLoader
 from ragbandit.router.serving.pending import InlineRuns
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.access.turn_sums import REACHED
-from ragbandit.router.storage.decisions.decision_writes import OUTDATED, repeated_reply
+from ragbandit.router.storage.decisions.decision_writes import STALE, repeated_reply
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.decisions.tasks import TAKEN
 from ragbandit.router.storage.rows.conversion import query_hash
 from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.errors import RagBanditError
@@ -226,7 +225,7 @@ class RouteService:
         for tries_left in reversed(range(_TRIES)):
             again = []
             for place, result in enumerate(results):
-                fields = (TAKEN, OUTDATED) if questions[place].query.arm_by else (TAKEN, OUTDATED, REACHED)
+                fields = STALE if questions[place].query.arm_by else (*STALE, REACHED)
                 if isinstance(result, RagBanditError) and result.field in fields:
                     again.append(place)
             if not again:

@@ -25,7 +25,6 @@ from typing import Final
 from ragbandit.router.storage.access.spending import (
     DOLLARS,
     MOST_DOLLARS,
-    TURN_KINDS,
     TURNS,
     UNIT,
     Spender,
@@ -50,7 +49,7 @@ from ragbandit.router.storage.sql.counters import Moves, WriteTransaction
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.model_servers.failures import successor_of
-from ragbandit.shared.types import Decision, DecisionId, Outcome, SpenderKind, SpendLimit
+from ragbandit.shared.types import TURN_KINDS, Decision, DecisionId, Outcome, SpendLimit, TurnKind
 
 #: columns of `jobs` that `charge_lost` needs
 RESERVING: Final = ("decision_id", "tenant", "api_key", "reserved")
@@ -189,7 +188,7 @@ def settle_answers(
     outcomes: Iterable[Outcome],
     *,
     rows: Mapping[str, Row],
-    kinds: Collection[SpenderKind],
+    kinds: Collection[TurnKind],
     reserved: Mapping[str, int] = MappingProxyType({}),
     is_stored: bool = True,
 ) -> None:

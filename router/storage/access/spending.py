@@ -21,7 +21,7 @@ from ragbandit.router.storage.sql.bulk_insert import run_statement, send
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Day, Moves, SumName, day_of
 from ragbandit.router.storage.sql.tables import counters
-from ragbandit.shared.types import DecisionId, Period, SpenderKind
+from ragbandit.shared.types import TURN_KINDS, DecisionId, Period, SpenderKind
 
 #: dollars per unit of a counter and of a reservation; both are whole numbers
 UNIT: Final = 1e-9
@@ -33,8 +33,7 @@ KEPT_DAYS: Final = 400
 PREFIX: Final = "spent:"
 #: end of the name of a sum of dollars that no outcome explains
 OTHER: Final = "+"
-#: kinds of spenders whose sums have no day, and the names of these sums
-TURN_KINDS: Final[tuple[SpenderKind, ...]] = ("session", "task")
+#: names of the sums of TURN_KINDS, which have no day
 DOLLARS, TURNS = SumName("dollars"), SumName("turns")
 #: query for the estimates of answers that run or are queued (reservations.py); it reads the index `jobs_reserved` only
 _RESERVED: Final = (

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ragbandit.router.storage.access.corrections import corrections_of, hold_corrections
-from ragbandit.router.storage.access.spending import DOLLARS, MOST_DOLLARS, PREFIX, TURN_KINDS, TURNS, UNIT, Spender
+from ragbandit.router.storage.access.spending import DOLLARS, MOST_DOLLARS, PREFIX, TURNS, UNIT, Spender
 from ragbandit.router.storage.rows.outcome_rows import own_cost
 from ragbandit.router.storage.sql.bulk_insert import Row, insert_rows, run_statement
 from ragbandit.router.storage.sql.connections import Connection
@@ -25,7 +25,7 @@ from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import counters
 from ragbandit.shared.errors import LimitReached
 from ragbandit.shared.model_servers.failures import successor_of
-from ragbandit.shared.types import DIED, Cost, Decision, DecisionId, SpenderKind, SpendLimit
+from ragbandit.shared.types import DIED, TURN_KINDS, Cost, Decision, DecisionId, SpenderKind, SpendLimit, TurnKind
 
 #: maximum number of turns that are counted; in longer sessions the newest count
 MOST_TURNS: Final = 10_000
@@ -199,23 +199,19 @@ def _computed_sum(connection: Connection, spender: Spender) -> TurnSum:
 
 
 def add_turns_of(
-    moves: Moves,
-    rows: Iterable[Row],
-    *,
-    reserved: Mapping[DecisionId, int],
-    kinds: Collection[SpenderKind] = TURN_KINDS,
+    moves: Moves, new: Iterable[Decision], *, reserved: Mapping[DecisionId, int], kinds: Collection[TurnKind]
 ) -> None:
-    """Count new decisions. rows: see `turn_spenders`. reserved: id -> estimate, billionths of a dollar"""
-    for row in rows:
-        for spender in turn_spenders(row, kinds=kinds):
+    """Count new decisions. reserved: id -> estimate, billionths of a dollar"""
+    for decision in new:
+        for spender in turn_spenders(spending_row(decision), kinds=kinds):
             moves.change_sum(TURNS, 1, label=spender.label)
-            moves.change_sum(DOLLARS, reserved.get(row["id"], 0), label=spender.label)
+            moves.change_sum(DOLLARS, reserved.get(decision.id, 0), label=spender.label)
 
 
-def forget_sums(moves: Moves, rows: Iterable[Row], *, kinds: Collection[SpenderKind] = TURN_KINDS) -> None:
-    """Delete the sums of these decisions' sessions and tasks. rows: see `turn_spenders`"""
-    for row in rows:
-        for spender in turn_spenders(row, kinds=kinds):
+def forget_sums(connection: Connection, ids: Collection[str], *, moves: Moves) -> None:
+    """Delete the sums of these decisions' sessions and tasks."""
+    for row in spending_rows(connection, ids):
+        for spender in turn_spenders(row):
             moves.forget_sum(spender.label)
 
 

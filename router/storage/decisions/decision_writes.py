@@ -21,22 +21,24 @@ from sqlalchemy import select
 
 from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
 from ragbandit.router.storage.access.reservations import billionths, reserve_answers
-from ragbandit.router.storage.access.turn_sums import add_turns_of, spending_row
+from ragbandit.router.storage.access.turn_sums import add_turns_of
 from ragbandit.router.storage.decisions import tasks
 from ragbandit.router.storage.decisions.continuing import take_answers
 from ragbandit.router.storage.jobs import answers
-from ragbandit.router.storage.rows.conversion import Row, canonical, decision_row, read_decision, without_words
+from ragbandit.router.storage.rows.conversion import canonical, decision_row, read_decision, without_words
 from ragbandit.router.storage.rows.waiting import labels_in_use, waiting_row
-from ragbandit.router.storage.sql.bulk_insert import Rows, insert_rows, send, send_new
+from ragbandit.router.storage.sql.bulk_insert import Row, Rows, insert_rows, send, send_new
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves, WriteTransaction
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, waiting
 from ragbandit.shared.errors import Conflict, RagBanditError, StoreError, TooManyRequests
-from ragbandit.shared.types import Decision, DecisionId, PolicyLabel, SpenderKind
+from ragbandit.shared.types import Decision, DecisionId, PolicyLabel, TurnKind
 
 #: `field` of the error of decisions that were made with an older revision of versions and kill switch
 OUTDATED: Final = "revision"
+#: fields of errors of decisions to make again, since others have changed what they were made from
+STALE: Final = (tasks.TAKEN, OUTDATED)
 _REVISION: Final = "SELECT revision FROM policy_control WHERE base = ?"
 _ID: Final = attrgetter("id")
 
@@ -74,7 +76,7 @@ class DecisionWrites:
         text: Literal["full", "none"],
         context: frozenset[str],
         expected: ExpectedDollars,
-        turn_kinds: Collection[SpenderKind],
+        turn_kinds: Collection[TurnKind],
     ) -> None:
         """Takes the parameters of DecisionStore."""
         self.database, self.text, self.context = database, text, context
@@ -150,8 +152,7 @@ class DecisionWrites:
         if self.turn_kinds and new:
             for_workers = [decision.id for decision in new if decision.run_by == "worker"]
             reserved = {key: billionths(estimates.get(key, 0.0)) or 0 for key in for_workers}
-            rows = [spending_row(decision) for decision in new]
-            add_turns_of(moves, rows, reserved=reserved, kinds=self.turn_kinds)
+            add_turns_of(moves, new, reserved=reserved, kinds=self.turn_kinds)
 
     def row(self, decision: Decision) -> dict[str, Any]:
         """The row of `decisions`, without texts if they are not stored."""

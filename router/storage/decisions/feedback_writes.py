@@ -10,7 +10,7 @@ from sqlalchemy import select
 from ragbandit.router.storage.decisions.turns import firsts_of
 from ragbandit.router.storage.jobs.claims import drop_jobs
 from ragbandit.router.storage.rows.conversion import erased_feedback, feedback_row, id_of_tenant
-from ragbandit.router.storage.rows.waiting import flag_waiting, lock_waiting, number_transaction
+from ragbandit.router.storage.rows.waiting import LOCK_WAITING, flag_waiting, number_transaction
 from ragbandit.router.storage.sql.bulk_insert import Row, insert_new, run_statement
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
@@ -69,7 +69,9 @@ def write_feedback(
     query = "SELECT id, policy, tenant, facts FROM decisions WHERE id IN ?"
     decided = {row["id"]: row for row in run_statement(connection, query, [item.decision_id for item in group])}
     policies = {key: row["policy"] for key, row in decided.items()}
-    open_rows = {(row["decision_id"], row["policy"]): row for row in lock_waiting(connection, policies)()}
+    open_rows = {
+        (row["decision_id"], row["policy"]): row for row in run_statement(connection, LOCK_WAITING, sorted(policies))
+    }
     items = []
     for given in group:
         waiting_row = open_rows.get((given.decision_id, policies.get(given.decision_id, "")))

@@ -21,10 +21,9 @@ from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.router.storage.decisions.turns import add_turns, earlier_turns, read_continues
 from ragbandit.router.storage.jobs import answers
 from ragbandit.router.storage.jobs.scores import MAX_CHECKS, JudgeSample, add_jobs, add_labels, sample_outcomes
-from ragbandit.router.storage.rows.conversion import Row
 from ragbandit.router.storage.rows.outcome_rows import KNOWN_REASONS, outcome_row
-from ragbandit.router.storage.rows.waiting import WITH_FIRSTS, flag_waiting, lock_with_firsts
-from ragbandit.router.storage.sql.bulk_insert import insert_rows, send
+from ragbandit.router.storage.rows.waiting import LOCK_WAITING_WITH_FIRSTS, WITH_FIRSTS, flag_waiting
+from ragbandit.router.storage.sql.bulk_insert import Row, insert_rows, send
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves, WriteTransaction, send_stored_counts
 from ragbandit.router.storage.sql.json_columns import object_or_empty
@@ -38,8 +37,8 @@ from ragbandit.shared.types import (
     LabelRequest,
     Outcome,
     PolicyLabel,
-    SpenderKind,
     TaskTurn,
+    TurnKind,
 )
 
 _DECISION_ID: Final = itemgetter("decision_id")
@@ -74,7 +73,7 @@ class _Locked:
     decided: Mapping[str, Row]
     #: decision id -> hash of its outcome's body, for stored outcomes and new ones
     hashes: dict[str, str]
-    #: rows of `waiting`: decisions that a ledger has neither learned nor closed; see `lock_with_firsts`
+    #: rows of `waiting`: decisions that a ledger has neither learned nor closed; see LOCK_WAITING_WITH_FIRSTS
     unlearned: Callable[[], Sequence[Row]]
     #: counters; {} if outcomes are not scored
     counts: Callable[[], Mapping[str, int]]
@@ -143,7 +142,7 @@ def _lock(
     if successor is not None and successor.turn_of is not None:
         tasks.lock_task(connection, successor)
     stored = send(connection, LOCK_OUTCOMES, ids, ids)
-    unlearned = lock_with_firsts(connection, ids)
+    unlearned = send(connection, LOCK_WAITING_WITH_FIRSTS, ids, ids)
     is_counted = scoring.judge is not None or scoring.check
     return _Locked(
         counts=send_stored_counts(connection, label=label) if is_counted else dict[str, int],
@@ -160,7 +159,7 @@ def _insert(
     rows: Sequence[Row],
     locked: _Locked,
     moves: Moves,
-    kinds: Collection[SpenderKind],
+    kinds: Collection[TurnKind],
 ) -> list[tuple[Outcome, Row]]:
     """Insert the outcomes that are new. Returns them with their rows. kinds: see `settle_answers`"""
     new = list[tuple[Outcome, Row]]()

@@ -15,16 +15,15 @@ from sqlalchemy import RowMapping, Table, exists, select
 
 from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
-from ragbandit.router.storage.access.spending import TURN_KINDS
 from ragbandit.router.storage.decisions import feedback_writes, tasks
 from ragbandit.router.storage.decisions.continuing import newest_tasks, task_key
 from ragbandit.router.storage.decisions.decision_writes import DecisionWrites, stored_decisions
 from ragbandit.router.storage.decisions.outcome_writes import OutcomeWrites, Scoring
 from ragbandit.router.storage.jobs.scores import JudgeSample
-from ragbandit.router.storage.rows.conversion import Row, decision_value, feedback_value, read_decision, reward_value
+from ragbandit.router.storage.rows.conversion import decision_value, feedback_value, read_decision, reward_value
 from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value
 from ragbandit.router.storage.rows.waiting import with_open_turn
-from ragbandit.router.storage.sql.bulk_insert import run_statement
+from ragbandit.router.storage.sql.bulk_insert import Row, run_statement
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves, WriteTransaction, is_missing_outcome
 from ragbandit.router.storage.sql.database import Database
@@ -40,6 +39,7 @@ from ragbandit.router.storage.sql.tables import (
 )
 from ragbandit.shared.errors import RagBanditError, StoreError
 from ragbandit.shared.types import (
+    TURN_KINDS,
     Decision,
     DecisionId,
     DecisionState,
@@ -49,7 +49,7 @@ from ragbandit.shared.types import (
     Query,
     Receipt,
     Reward,
-    SpenderKind,
+    TurnKind,
 )
 
 
@@ -80,14 +80,6 @@ class DecisionRecord:
 Made = TypeVar("Made", Decision, Outcome)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AnswerTask:
-    decision: Decision | StoreError
-    answered: bool
-    #: whether a caller asked to cancel the decision
-    cancelled: bool
-
-
 class DecisionStore:
     """Reads and writes decisions, outcomes and feedback. Thread-safe."""
 
@@ -101,7 +93,7 @@ class DecisionStore:
         judge: JudgeSample | None = None,
         check: bool = False,
         expected: ExpectedDollars | None = None,
-        turn_kinds: Collection[SpenderKind] = TURN_KINDS,
+        turn_kinds: Collection[TurnKind] = TURN_KINDS,
     ) -> None:
         """text: the setting log.text. judge: None if judging is off. check: whether `reward.check` scores outcomes.
 
@@ -157,18 +149,14 @@ class DecisionStore:
             rows = run_statement(connection, "SELECT id, tenant FROM decisions WHERE id IN ?", list(ids))
         return {row["id"]: row["tenant"] for row in rows}
 
-    def answer_task(self, decision_id: DecisionId) -> AnswerTask | None:
-        """Returns None for an unknown id."""
-        query = select(
-            decisions,
-            exists().where(outcomes.c.decision_id == decisions.c.id).label("answered"),
-            exists().where(cancellations.c.decision_id == decisions.c.id).label("cancelled"),
-        ).where(decisions.c.id == decision_id)
+    def decision_to_answer(self, decision_id: DecisionId) -> tuple[Decision | StoreError, bool] | None:
+        """Returns (decision, whether a caller asked to cancel it); None if it is unknown or answered."""
+        is_cancelled = exists().where(cancellations.c.decision_id == decisions.c.id).label("cancelled")
+        is_answered = exists().where(outcomes.c.decision_id == decisions.c.id)
+        query = select(decisions, is_cancelled).where(decisions.c.id == decision_id, ~is_answered)
         with self.database.connection() as connection:
             row = connection.execute(query).mappings().first()
-        if row is None:
-            return None
-        return AnswerTask(decision=read_decision(row), answered=row["answered"], cancelled=row["cancelled"])
+        return None if row is None else (read_decision(row), row["cancelled"])
 
     def add_outcome(self, outcome: Outcome, *, successor: Decision | None = None) -> bool:
         """Like `add_outcomes`, for one outcome. Raises NotFound or Conflict."""
@@ -260,13 +248,18 @@ class DecisionStore:
         with self.database.write() as connection:
             return len(tasks.end_tasks(connection, connection.execute(is_open).scalars().all(), now=now))
 
-    def stop_task(self, query: Query, *, now: float) -> None:
-        """End the open task to which this query would belong, because a budget refuses the query."""
+    def open_task(self, query: Query, *, now: float) -> DecisionId | None:
+        """The decision of the open task to which this query would belong; None without one."""
         key = task_key(query)
         task = None if key is None else newest_tasks(self.database, {key}).get(key)
-        if task is not None and task.until > now:
+        return None if task is None or task.turns == tasks.ENDED or task.until <= now else DecisionId(task.first)
+
+    def stop_task(self, query: Query, *, now: float) -> None:
+        """End the open task to which this query would belong, because a budget refuses the query."""
+        first = self.open_task(query, now=now)
+        if first is not None:
             with WriteTransaction(self.database) as (connection, moves):
-                tasks.stop_tasks(connection, [task.first], moves=moves, now=now)
+                tasks.stop_tasks(connection, [first], moves=moves, now=now)
 
     def record(self, decision_id: DecisionId) -> DecisionRecord:
         """Raises NotFound, or StoreError if a row of the decision cannot be read."""

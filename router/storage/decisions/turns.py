@@ -16,7 +16,7 @@ from typing import Final
 
 from sqlalchemy import select, update
 
-from ragbandit.router.storage.rows.conversion import Row, canonical, client_records_of
+from ragbandit.router.storage.rows.conversion import canonical, client_records_of
 from ragbandit.router.storage.rows.outcome_rows import (
     LATER,
     cost_value,
@@ -25,7 +25,7 @@ from ragbandit.router.storage.rows.outcome_rows import (
     with_added,
     with_late,
 )
-from ragbandit.router.storage.sql.bulk_insert import run_statement
+from ragbandit.router.storage.sql.bulk_insert import Row, run_statement
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import json_object

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import insert, select, update
 
 from ragbandit.router.storage.access.audit_log import record
-from ragbandit.router.storage.access.turn_sums import forget_sums, spending_rows
+from ragbandit.router.storage.access.turn_sums import forget_sums
 from ragbandit.router.storage.jobs import answers
 from ragbandit.router.storage.rows.conversion import update_row
 from ragbandit.router.storage.rows.waiting import delete_waiting, reset_feedback_flags
@@ -63,7 +63,7 @@ class LedgerBatch:
                 connection.execute(insert(table), rows)
         unanswered = [row["decision_id"] for row in removed()]
         if unanswered:  # sums that are computed again have no estimates of these decisions
-            forget_sums(moves, spending_rows(connection, unanswered))
+            forget_sums(connection, unanswered, moves=moves)
         moves.count_updates(self.rows)
         moves.count_closures(closed)
         read: dict[str, int] = {joined.decision.id: len(joined.feedback) for joined in self.idle}

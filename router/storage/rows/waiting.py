@@ -11,7 +11,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, RowMapping, and_, delete, exists, func, literal, select, update
 
 from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts, or_unfilled
-from ragbandit.router.storage.sql.bulk_insert import Row, Rows, insert_into, send
+from ragbandit.router.storage.sql.bulk_insert import Row, insert_into, send
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import decisions, feedback, jobs, outcomes, units, waiting
@@ -31,7 +31,8 @@ _LOCKED: Final = (
     f"SELECT {', '.join(waiting.columns.keys())} FROM waiting WHERE decision_id {{}}"  # noqa: S608 # names of ours
     " ORDER BY decision_id, policy FOR UPDATE"
 )
-_LOCKED_BY_ID, _LOCKED_WITH_FIRSTS = _LOCKED.format("IN ?"), _LOCKED.format(WITH_FIRSTS)
+#: queries that lock the rows of these decisions; and also of the decisions of turns among them, see WITH_FIRSTS
+LOCK_WAITING, LOCK_WAITING_WITH_FIRSTS = _LOCKED.format("IN ?"), _LOCKED.format(WITH_FIRSTS)
 _HAS_FEEDBACK: Final = exists().where(feedback.c.decision_id == decisions.c.id)
 #: flag -> condition on `decisions` under which the flag is set; the learner clears it if it cannot use the feedback
 _STORED: Final = {
@@ -50,16 +51,6 @@ def lock_rows(connection: Connection, *where: ColumnElement[bool]) -> list[RowMa
     """Lock rows of `waiting` in the order of ids, which prevents deadlocks."""
     query = select(waiting).where(*where).order_by(waiting.c.decision_id, waiting.c.policy)
     return list(connection.execute(query.with_for_update()).mappings())
-
-
-def lock_waiting(connection: Connection, ids: Iterable[str]) -> Rows:
-    """Send the query that locks the rows of `waiting` of these decisions. Returns a function that returns the rows."""
-    return send(connection, _LOCKED_BY_ID, sorted({*ids}))
-
-
-def lock_with_firsts(connection: Connection, ids: list[str]) -> Rows:
-    """Like `lock_waiting`, also for the decisions of turns among `ids`."""
-    return send(connection, _LOCKED_WITH_FIRSTS, ids, ids)
 
 
 def delete_waiting(connection: Connection, *where: ColumnElement[bool], moves: Moves) -> Sequence[RowMapping]:

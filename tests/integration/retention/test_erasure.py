@@ -175,7 +175,8 @@ def test_what_waits_is_closed(world):
     found = erase(world.database, Selection(tenant="default"), features=False, actor="cli:me", now=9.0)
     assert (found.decisions, found.waiting) == (2, 2)
     assert {world.router.decision(one.id).state for one in (judged, asked)} == {"closed"}
-    assert world.store.answer_task(asked.id).cancelled
+    _, is_cancelled = world.store.decision_to_answer(asked.id)
+    assert is_cancelled
     assert world.learn() == 0
     assert SECRET not in texts(world)
     assert world.router.decision(judged.id).late == {note.id for note in world.router.decision(judged.id).feedback}

@@ -175,7 +175,7 @@ def recording(method, sent):
     return recorded
 
 
-@pytest.mark.parametrize("statement", [LOCK_DECISIONS, LOCK_OUTCOMES, waiting._LOCKED_WITH_FIRSTS])
+@pytest.mark.parametrize("statement", [LOCK_DECISIONS, LOCK_OUTCOMES, waiting.LOCK_WAITING_WITH_FIRSTS])
 def test_rows_of_outcomes_are_found_by_indexes(store, statement):
     """An outcome does not read all rows of a table to find its decision, and that of a turn."""
     values = ["a"] * (statement.count("?") - 2)

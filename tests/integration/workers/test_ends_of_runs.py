@@ -177,14 +177,14 @@ def test_a_question_that_is_read_as_the_process_ends_is_given_back(work, togethe
     """A second signal during the read of the decision cuts off nothing half done: the try does not count."""
     context = work()
     set_tries(context, tries)
-    read, entered, released = context.store.answer_task, threading.Event(), threading.Event()
+    read, entered, released = context.store.decision_to_answer, threading.Event(), threading.Event()
 
     def slow(key):
         entered.set()
         assert released.wait(20)
         return read(key)
 
-    monkeypatch.setattr(context.store, "answer_task", slow)
+    monkeypatch.setattr(context.store, "decision_to_answer", slow)
     threads = together(context)
     assert entered.wait(20)
     context.ending.set()

@@ -31,7 +31,6 @@ from ragbandit.shared.types import (
     DecisionId,
     Json,
     MovedTurn,
-    Query,
     StickyTurn,
     TaskTurn,
 )
@@ -74,7 +73,8 @@ class Tasks(Step):
         """The key of the question's task; None if its unit is one turn."""
         query = question.query
         is_named = query.arm_by is not None and query.continues.loop is None
-        return task_key(query) if self._settings.is_task(query) and not is_named else None
+        is_task = self._settings.is_task(query.unit, door=query.sent.surface)
+        return task_key(query) if is_task and not is_named else None
 
     def _open_s(self, question: Question) -> float:
         """Seconds for which the task stays open without a further turn; at least the time that a worker may take."""
@@ -128,14 +128,6 @@ class Tasks(Step):
                 yield f"The turn left the arm of the turns before: {moved.reason}."
         elif stay is not None:
             yield f"The turn stayed on {decision.arm}, which decision {stay.first} drew. It is no draw of its own."
-
-
-def free_turn(turn: Query, *, arms: tuple[str, ...] | None) -> Query:
-    """A turn with results of tools that may leave the arm that called them. arms: the caller's arms; None for all."""
-    (arm,), loop = turn.arms or ("",), turn.continues.loop
-    assert loop is not None
-    continues = replace(turn.continues, loop=replace(loop, called_by=arm))
-    return replace(turn, arms=arms, arm_by=None, continues=continues)
 
 
 def _keep_arm(question: Question, *, arm: ArmName, by: ArmBy) -> None:

@@ -49,11 +49,11 @@ class RedisServer(SupervisedProcess):
             time.sleep(0.02)
         self._misses = 0
 
-    def is_answering(self, *, timeout_s: float = 1.0) -> bool:
+    def is_answering(self) -> bool:
         from redis import Redis
         from redis.exceptions import RedisError
 
-        timeouts = {"socket_connect_timeout": timeout_s, "socket_timeout": timeout_s}
+        timeouts = {"socket_connect_timeout": 1.0, "socket_timeout": 1.0}
         try:
             with Redis.from_url(f"unix://{self.socket}", **timeouts) as client:
                 return bool(client.ping())

@@ -67,14 +67,11 @@ class DifferenceSample:
         return known
 
 
-def sampled_difference(sample: DifferenceSample, *, alpha: float = ALPHA) -> Difference:
+def sampled_difference(sample: DifferenceSample) -> Difference:
     """The mean difference of a question with its interval. Before any answer: the possible range."""
     low, high = sample.drawn.T
     floor, ceiling = sample.least, sample.most
-    bounds = [
-        _lower(low, floor=floor, alpha=alpha / 2.0),
-        -_lower(-high, floor=-ceiling, alpha=alpha / 2.0),
-    ]
+    bounds = _lower(low, floor=floor), -_lower(-high, floor=-ceiling)
     rest = map(math.fsum, sample.others.T)
     ends = [
         (sum_ + bound * sample.drawn_from) / max(sample.routed, 1) for sum_, bound in zip(rest, bounds, strict=True)
@@ -92,8 +89,8 @@ def _estimate(sample: DifferenceSample, *, ends: Sequence[float]) -> float | Non
     return min(max((mean * sample.drawn_from + others) / sample.routed, ends[0]), ends[1])
 
 
-def _lower(values: Vector, *, floor: float, alpha: float) -> float:
-    """The lower bound of the mean, at every number of values with probability 1 - alpha.
+def _lower(values: Vector, *, floor: float) -> float:
+    """The lower bound of the mean, at every number of values with probability 1 - ALPHA / 2.
 
     values: the drawn values, in their order, shape (n,), all >= floor
     """
@@ -105,7 +102,7 @@ def _lower(values: Vector, *, floor: float, alpha: float) -> float:
         logs = np.log(np.maximum(1.0 + stake * (values - mean), _TINY)).sum(axis=1)
         return float(np.logaddexp.reduce(logs + np.log(_MONEY)))
 
-    return _falling_root(wealth, level=-math.log(alpha), low=floor, high=max(float(values.mean()), floor))
+    return _falling_root(wealth, level=-math.log(ALPHA / 2.0), low=floor, high=max(float(values.mean()), floor))
 
 
 def _falling_root(function: Callable[[float], float], *, level: float, low: float, high: float) -> float:
@@ -119,7 +116,7 @@ def _falling_root(function: Callable[[float], float], *, level: float, low: floa
     return low
 
 
-def expected_half_width(asked: int, *, sample: DifferenceSample, alpha: float = ALPHA) -> float:
+def expected_half_width(asked: int, *, sample: DifferenceSample) -> float:
     """About half the width of the interval after `asked` questions, which the sample's own ones are part of.
 
     It assumes that the standard deviation of a difference stays; with fewer than _FEWEST known ones, _DEVIATION.
@@ -131,6 +128,6 @@ def expected_half_width(asked: int, *, sample: DifferenceSample, alpha: float = 
     unknown = math.fsum(high - low) / 2.0 / max(sample.routed, 1)
     if asked <= 0 or not sample.drawn_from:
         return share * reach + unknown
-    evidence = (math.log(2.0 / alpha) + _MIXTURE) / asked
+    evidence = (math.log(2.0 / ALPHA) + _MIXTURE) / asked
     width = math.hypot(deviation * math.sqrt(2.0 * evidence), _REACH * evidence * reach)
     return share * min(width, reach) + unknown

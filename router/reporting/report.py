@@ -27,7 +27,7 @@ from ragbandit.router.reporting.deciders import UNSTEADY, state_of
 from ragbandit.router.reporting.estimates import Compared, Possible, compared
 from ragbandit.router.reporting.left_out import UndrawnQuestions, Unit
 from ragbandit.router.reporting.next_steps import AS_ASKED
-from ragbandit.router.reporting.paired_comparison import with_stored_comparison
+from ragbandit.router.reporting.paired_comparison import ROUTING, with_stored_comparison
 from ragbandit.router.reporting.reading import Report, ReportRows, ReportScope, read_log
 from ragbandit.router.reporting.unrated_answers import unrated_answers
 from ragbandit.router.storage.sql.counters import day_of
@@ -37,8 +37,6 @@ from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.texts.formats import NOTHING, money, number, percent
 from ragbandit.shared.types import ArmName, Flags, Indices, Matrix, Vector
 
-#: name of what was served in comparisons
-ROUTING: Final = "routing"
 #: smallest number of questions for the advice "fix": with fewer questions a policy has learned too little
 FEWEST_TO_FIX: Final = 300
 #: smallest number of answers of each way, in the ratings and in the judge's sample, for the two to be compared

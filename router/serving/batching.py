@@ -188,12 +188,11 @@ class MicroBatcher(Generic[Item, Result]):
                 self.admit(tenant)
             return self._add(item, tenant=tenant)
 
-    def submit_all(self, items: Sequence[Item], *, tenant: str = "", admitted: bool = False) -> "list[Future[Result]]":
+    def submit_all(self, items: Sequence[Item]) -> "list[Future[Result]]":
         """Submit all items if the first item is admitted, otherwise no item. Raises as `submit`."""
         with self._lock:
-            if not admitted:
-                self.admit(tenant)
-            return [self._add(item, tenant=tenant) for item in items]
+            self.admit("")
+            return [self._add(item, tenant="") for item in items]
 
     def submit_each(
         self, items: Sequence[Item], *, tenants: Sequence[str], admitted: bool = False

@@ -19,7 +19,7 @@ from ragbandit.router.storage.access.reservations import Reservation, settle
 from ragbandit.router.storage.access.spending import Spender
 from ragbandit.router.storage.paired_answers import answer_dollars, is_erased
 from ragbandit.router.storage.rows.conversion import canonical, from_json
-from ragbandit.router.storage.sql.bulk_insert import insert_into
+from ragbandit.router.storage.sql.bulk_insert import put_rows
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import jobs
@@ -27,7 +27,6 @@ from ragbandit.shared.processes.this_process import this_process
 from ragbandit.shared.types import ArmName, DecisionId, Source
 
 _IS_PAIR: Final = jobs.c.kind == "pair"
-_KEY: Final = [column.name for column in jobs.primary_key]
 #: ids per statement
 _BATCH: Final = 500
 
@@ -76,9 +75,7 @@ def store_begun(connection: Connection, *, pair: BegunPair) -> None:
         "claimed_by": this_process().key if is_asked else None,
         "facts": canonical(_facts(pair)),
     }
-    statement = insert_into(connection, jobs).values(row)
-    changes = {name: statement.excluded[name] for name in row if name not in _KEY}
-    connection.execute(statement.on_conflict_do_update(index_elements=_KEY, set_=changes))
+    put_rows(connection, jobs, [row])
 
 
 def _facts(pair: BegunPair) -> dict[str, Any]:

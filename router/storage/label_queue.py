@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, Select, and_, exists, false, func, or_, se
 from ragbandit.router.storage import judgements
 from ragbandit.router.storage.access.shared_secrets import DRAWS, draw_number, stored_secret
 from ragbandit.router.storage.decisions.store import read_outcome
-from ragbandit.router.storage.rows.conversion import Row
+from ragbandit.router.storage.sql.bulk_insert import Row
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import DAY_S
 from ragbandit.router.storage.sql.database import Database

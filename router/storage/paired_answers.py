@@ -13,7 +13,7 @@ from sqlalchemy import case, func, select
 
 from ragbandit.router.storage.rows.conversion import Form, TableRows
 from ragbandit.router.storage.rows.outcome_rows import KNOWN_REASONS, cost_json, cost_value, erased_reason, storable
-from ragbandit.router.storage.sql.bulk_insert import insert_into
+from ragbandit.router.storage.sql.bulk_insert import put_rows
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import object_or_empty
@@ -64,7 +64,6 @@ _ROWS: Final = TableRows(
     unjudged=Form(write=storable),
     cost=Form(write=cost_json, read=cost_value),
 )
-_KEY: Final = [column.name for column in paired_answers.primary_key]
 
 
 def store_answer(database: Database, answer: PairedAnswer) -> bool:
@@ -77,10 +76,7 @@ def store_answer(database: Database, answer: PairedAnswer) -> bool:
         erased = is_erased(connection, answer.decision_id)
         if erased is None:
             return False
-        row = _ROWS.row(_blank(answer) if erased else answer)
-        statement = insert_into(connection, paired_answers).values(row)
-        changes = {name: statement.excluded[name] for name in row if name not in _KEY}
-        connection.execute(statement.on_conflict_do_update(index_elements=_KEY, set_=changes))
+        put_rows(connection, paired_answers, [_ROWS.row(_blank(answer) if erased else answer)])
     return True
 
 

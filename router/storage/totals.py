@@ -15,7 +15,7 @@ from ragbandit.router.storage.jobs.judged_arms import forget_judged
 from ragbandit.router.storage.rows.conversion import arms_value, canonical, from_json, reward_at, scores_value
 from ragbandit.router.storage.rows.outcome_rows import own_cost
 from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, IMPORTED_COLUMNS, QueriedFacts, is_imported
-from ragbandit.router.storage.sql.bulk_insert import insert_into
+from ragbandit.router.storage.sql.bulk_insert import put_rows
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.deadlines import DeadlineClock
@@ -118,14 +118,12 @@ def add_deltas(connection: Connection, deltas: Deltas, *, now: float) -> None:
         sums.add((policy, EVER, arm), **amounts)
         if hour >= oldest:
             sums.add((policy, hour, arm), **amounts)
-    insert = insert_into(connection, arm_hours)
-    insert = insert.on_conflict_do_update(index_elements=arm_hours.primary_key, set_={"totals": insert.excluded.totals})
     keys = sorted(sums)
     for page in (keys[start : start + _KEYS] for start in range(0, len(keys), _KEYS)):
         for row in connection.execute(select(arm_hours).where(_KEY.in_(page))):
             sums.add((row.policy, row.hour, row.arm), **json.loads(row.totals))
         names = arm_hours.columns.keys()
-        connection.execute(insert, [dict(zip(names, (*key, canonical(sums[key])), strict=True)) for key in page])
+        put_rows(connection, arm_hours, [dict(zip(names, (*key, canonical(sums[key])), strict=True)) for key in page])
 
 
 #: name of a total -> function that merges two amounts; amounts of other totals are added

@@ -14,6 +14,7 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.model_servers.failures import Failure, ServerFailed
 from ragbandit.shared.model_servers.json_server import JsonServer
 from ragbandit.shared.model_servers.outbound import check_address, check_header_value, retry_pause
+from ragbandit.shared.texts.plain_values import whole_number
 from ragbandit.shared.texts.redaction import variable_or_hidden
 from ragbandit.shared.types import MAX_AMOUNT, CallFailed, Cost, Json, Round
 from ragbandit.strategies.arm_parts.prompted import ArmParams, ParamsArm
@@ -41,11 +42,7 @@ class HttpParams(ArmParams):
     headers_env: dict[str, str] = field(default_factory=dict)
 
 
-def _whole(value: object) -> object:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-_Whole = Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=0, le=int(MAX_AMOUNT))]
+_Whole = Annotated[int, BeforeValidator(whole_number), Field(strict=True, ge=0, le=int(MAX_AMOUNT))]
 _Amount = Annotated[float, Field(strict=True, ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
 
 

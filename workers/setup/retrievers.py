@@ -153,9 +153,9 @@ def with_choice(settings: Settings, *, retriever: str | None = None, index: str 
     return settings.model_copy(update={"retriever": settings.retriever.model_copy(update=chosen)})
 
 
-def index_folder(settings: Settings, *, name: str | None = None) -> Path:
-    """The folder of a bm25 index. name: its name or absolute path; the default is the configured index."""
-    folder = Path(name or settings.retriever.index)
+def index_folder(settings: Settings) -> Path:
+    """The folder of the configured bm25 index."""
+    folder = Path(settings.retriever.index)
     return folder if folder.is_absolute() else Path(settings.data_dir).absolute() / "indexes" / folder
 
 

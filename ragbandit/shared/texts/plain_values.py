@@ -25,6 +25,11 @@ def plain(value: Any) -> Any:
     return float(value) if isinstance(value, Decimal) else value
 
 
+def whole_number(value: object) -> object:
+    """Convert 1.0, which some clients write, to 1. Other values are returned unchanged."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def for_json(value: Any) -> Any:
     """For the argument `default` of json.dumps. Raises TypeError if there is no conversion."""
     converted = plain(value)

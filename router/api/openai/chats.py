@@ -17,6 +17,7 @@ from ragbandit.router.serving.conversations import without_middle
 from ragbandit.router.storage.rows.conversion import body_hash
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS
+from ragbandit.shared.texts.plain_values import whole_number
 from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import MAX_TEXT, Message, Sent
 from ragbandit.shared.types.encodings import DigestCache, Encoding
@@ -168,11 +169,6 @@ def _texts_to_question(texts: Sequence[Message]) -> tuple[list[Message], bool]:
     following = texts[last + 1 :]
     system = [turn for turn in following if turn.role == "system"]
     return list(texts[: last + 1]) + system, following == system
-
-
-def whole_number(value: object) -> object:
-    """Convert 1.0, which some clients write, to 1. Other values are returned unchanged."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 Choice = Annotated[str | dict[str, Any] | None, accepts("text, an object or null")]

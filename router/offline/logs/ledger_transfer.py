@@ -25,7 +25,6 @@ from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.storage.ledgers.inheritance import inherit, register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger, rows_of_ledger
 from ragbandit.router.storage.rows.conversion import (
-    Row,
     canonical,
     decision_row,
     feedback_row,
@@ -35,7 +34,7 @@ from ragbandit.router.storage.rows.conversion import (
 )
 from ragbandit.router.storage.rows.outcome_rows import outcome_row
 from ragbandit.router.storage.rows.waiting import labels_in_use, lock_rows
-from ragbandit.router.storage.sql.bulk_insert import insert_new
+from ragbandit.router.storage.sql.bulk_insert import Row, insert_new
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.leases import lease_holder
@@ -99,7 +98,6 @@ def import_rows(
     lease_s: float = 10.0,
     patience_s: float = 30.0,
     remade: bool = False,
-    clock: Callable[[], float] = time.time,
     progress: Callable[[ImportCounts], None] = lambda _counts: None,
 ) -> ImportCounts:
     """Append rows to the ledger in their order, a page per transaction. Rows that the ledger already has are skipped.
@@ -131,14 +129,14 @@ def import_rows(
     try:
         for number, page in enumerate(_pages(iter(rows()))):
             if number == 0:  # an empty log registers nothing: new decisions of the store would wait in its ledger
-                _register(ledger, now=clock())
+                _register(ledger, now=time.time())
             hold()
             # Decisions of the log may be in the store already, so the ledger first takes over the store's decisions.
             while inherit(ledger, holder=holder) != "done":
                 hold()
             with ledger.writing(holder=holder) as (connection, moves, end):
                 import_page = _ImportPage.of(page, connection=connection, **common)
-                added = import_page.write(moves, end=end, now=clock())
+                added = import_page.write(moves, end=end, now=time.time())
             counts = counts.merged(ImportCounts(added=len(added), known=len(page) - len(added)))
             progress(counts)
     finally:

@@ -216,7 +216,7 @@ class ResultAssembler:
         tried = self._counts(evidence, *sides)
         enough_rows = tried.enough or not tried.draws  # if no row has a weight, the interval is the whole range
         if self.faults or not enough_rows or (mass and (target or evidence.is_segment)):
-            return _without_interval(measured)
+            return replace(measured, low=None, high=None)
         if not mass or measured.low is None or measured.high is None:
             return measured
         least, most = evidence.summary.bounds(0)
@@ -326,7 +326,3 @@ class ResultAssembler:
                     f"where true probabilities give {1.0 - weights.unsupported_mass:.3f}"
                 )
         return tuple(faults)
-
-
-def _without_interval(measured: Difference) -> Difference:
-    return replace(measured, low=None, high=None)

@@ -8,6 +8,7 @@ import numpy as np
 
 from ragbandit.router.config.settings import PolicyDefinition, PolicySettings
 from ragbandit.router.offline.estimation import Progress, no_progress
+from ragbandit.router.offline.estimation.bandit_log import folds_of
 from ragbandit.router.offline.replay.opening import MemoryLog
 from ragbandit.router.offline.replay.parts import import_flags
 from ragbandit.router.offline.replay.plan import (
@@ -75,7 +76,7 @@ def learn_columns(
             name=spec.name,
             make=partial(make_served_policy, spec, definition=in_force[spec.name]),
             updates=updates,
-            folds=plan.folds_in(log.log),
+            folds=folds_of(log.log.questions, folds=plan.folds),
             settings=in_force[spec.name].settings,
             progress=progress,
         )

@@ -15,12 +15,12 @@ import numpy as np
 
 from ragbandit.router.comparison import Comparison, Difference
 from ragbandit.router.config.settings import PolicyDefinition
-from ragbandit.router.offline.estimation.bandit_log import Log, folds_of
+from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.logs import BadRow
 from ragbandit.router.policies import is_class_path, known_policies
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import one_line
-from ragbandit.shared.types import ArmName, Indices, Json, Matrix, finite_json
+from ragbandit.shared.types import ArmName, Json, Matrix, finite_json
 
 Kind = Literal["fixed", "column", "policy"]
 #: names of the baselines that are not candidates
@@ -62,9 +62,6 @@ class Plan:
         if self.weight is not None:
             return log.weighted(self.weight)
         return log.weighted(self.usual_weight, rows=log.priced) if log.priced is not None else log
-
-    def folds_in(self, log: Log) -> Indices:
-        return folds_of(log.questions, folds=self.folds)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -217,14 +217,9 @@ Segment = tuple[str, str]
 ALL: Final = ("", "")
 
 
-def names_by_count(counts: Mapping[str, int]) -> list[str]:
-    """The names, the most frequent first."""
-    return sorted(counts, key=lambda name: (-counts[name], name))
-
-
 def segment_names(counts: Mapping[str, int]) -> list[str]:
     """The MOST_SEGMENTS most frequent values; OTHERS is the last one if there are more."""
-    common = names_by_count(counts)[:MOST_SEGMENTS]
+    common = sorted(counts, key=lambda name: (-counts[name], name))[:MOST_SEGMENTS]
     return common if len(counts) <= MOST_SEGMENTS else [*common[:-1], OTHERS]
 
 

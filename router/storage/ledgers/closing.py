@@ -6,10 +6,10 @@ from typing import Final
 from sqlalchemy import ColumnElement, and_, exists, func, or_
 
 from ragbandit.router.storage.rows.waiting import OPEN_TURNS, TURN_OF
+from ragbandit.router.storage.sql.counters import IS_CALLERS
 from ragbandit.router.storage.sql.tables import feedback, waiting
 from ragbandit.shared.types import Feedback, JoinedDecision
 
-_CALLER: Final = waiting.c.run_by == "caller"
 #: condition on `waiting`: workers still have to answer a later turn, whose cost is missing
 _HAS_OPEN_TURN: Final = exists().select_from(OPEN_TURNS).where(waiting.c.decision_id == TURN_OF)
 
@@ -34,14 +34,14 @@ class ClosingRule:
         fed, ended = waiting.c.has_feedback, waiting.c.has_outcome
         rewarded, is_over = waiting.c.has_reward, _is_over(now - self.wait_s)
         if self.wait_s == 0:
-            ready = [and_(fed, ended, rewarded), and_(fed, ended, ~rewarded), and_(fed, ~ended, rewarded, _CALLER)]
+            ready = [and_(fed, ended, rewarded), and_(fed, ended, ~rewarded), and_(fed, ~ended, rewarded, IS_CALLERS)]
             return [and_(condition, is_over, ~_HAS_OPEN_TURN) for condition in ready]
         in_time = exists().where(
             feedback.c.decision_id == waiting.c.decision_id,
             feedback.c.kind == "reward",
             feedback.c.received_at <= func.coalesce(waiting.c.open_until, waiting.c.decided_at) + self.wait_s,
         )
-        needs_no_outcome = and_(_CALLER, or_(~fed, and_(rewarded, in_time)))
+        needs_no_outcome = and_(IS_CALLERS, or_(~fed, and_(rewarded, in_time)))
         complete = waiting.c.decided_at <= now - self.wait_s, or_(ended, needs_no_outcome), is_over
         return [and_(*complete, ~_HAS_OPEN_TURN)]
 

@@ -19,7 +19,6 @@ from ragbandit.router.storage.ledgers.appending import LedgerBatch
 from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.rows.conversion import (
     REWARD,
-    Row,
     arms_value,
     body_hash,
     decision_value,
@@ -33,7 +32,7 @@ from ragbandit.router.storage.rows.conversion import (
 from ragbandit.router.storage.rows.outcome_rows import REPORTED, outcome_value, spent_of
 from ragbandit.router.storage.rows.queried_facts import IMPORTED_COLUMNS, is_imported
 from ragbandit.router.storage.rows.waiting import with_open_turn
-from ragbandit.router.storage.sql.bulk_insert import insert_new
+from ragbandit.router.storage.sql.bulk_insert import Row, insert_new
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves, WriteTransaction, count_not_by_policy, stored_counts
 from ragbandit.router.storage.sql.database import Database

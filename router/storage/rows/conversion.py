@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import RowMapping, Table
+from sqlalchemy import Table
 
 from ragbandit.router.storage.rows.queried_facts import FORCED, QueriedFacts, arm_by_of, arm_by_of_query
+from ragbandit.router.storage.sql.bulk_insert import Row
 from ragbandit.router.storage.sql.json_columns import json_object, object_at, object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, feedback, snapshots, updates
 from ragbandit.shared.errors import StoreError
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
-Row = RowMapping | Mapping[str, Any]
 Value = TypeVar("Value", bound="DataclassInstance")
 
 

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, case, null
 
-from ragbandit.router.storage.rows.conversion import JSON_OBJECT, Form, Row, TableRows, body_hash, canonical, from_json
+from ragbandit.router.storage.rows.conversion import JSON_OBJECT, Form, TableRows, body_hash, canonical, from_json
+from ragbandit.router.storage.sql.bulk_insert import Row
 from ragbandit.router.storage.sql.json_columns import json_object
 from ragbandit.router.storage.sql.tables import outcomes
 from ragbandit.shared.dialects.chat.message_parts import LARGE

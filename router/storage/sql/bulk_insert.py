@@ -72,6 +72,13 @@ def insert_into(connection: sqlalchemy.Connection, table: Table) -> "sqlite.Inse
     return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
 
 
+def put_rows(connection: sqlalchemy.Connection, table: Table, rows: Sequence[Row]) -> None:
+    """Insert rows with the same columns. A stored row with the same primary key gets their values."""
+    insert = insert_into(connection, table)
+    changes = {name: insert.excluded[name] for name in rows[0] if not table.c[name].primary_key}
+    connection.execute(insert.on_conflict_do_update(index_elements=table.primary_key, set_=changes), [*map(dict, rows)])
+
+
 def insert_new(connection: Connection, table: Table, rows: Sequence[Row], *, key: str) -> list[bool]:
     """Insert the first row of each key that is not stored. Returns for each row whether it was inserted."""
     return send_new(connection, table, rows, key=key)()

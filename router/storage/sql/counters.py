@@ -20,13 +20,14 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import closures, counters, feedback, jobs, updates, waiting
 
-_CALLER: Final = waiting.c.run_by == "caller"
+#: condition on `waiting`: the caller's own code runs the arm
+IS_CALLERS: Final = waiting.c.run_by == "caller"
 
 #: condition on `waiting`: a worker has to answer the decision
 UNANSWERED: Final = and_(waiting.c.run_by == "worker", ~waiting.c.has_outcome)
 
 #: condition on `waiting`: the feedback cannot be learned before the caller reports the outcome
-MISSING_OUTCOME: Final = and_(_CALLER, waiting.c.has_feedback, ~waiting.c.has_outcome, ~waiting.c.has_reward)
+MISSING_OUTCOME: Final = and_(IS_CALLERS, waiting.c.has_feedback, ~waiting.c.has_outcome, ~waiting.c.has_reward)
 
 
 def is_missing_outcome(row: RowMapping | Mapping[str, Any]) -> bool:

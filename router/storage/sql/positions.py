@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from ragbandit.router.storage.sql.bulk_insert import insert_into, insert_new
+from ragbandit.router.storage.sql.bulk_insert import insert_new, put_rows
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.tables import reading_positions
 
@@ -18,10 +18,8 @@ def position_of(connection: Connection, reader: str) -> dict[str, Any]:
 
 
 def move_position(connection: Connection, reader: str, *, position: Mapping[str, Any], now: float) -> None:
-    values = {"position": json.dumps(dict(position), sort_keys=True, separators=(",", ":")), "moved_at": now}
-    insert = insert_into(connection, reading_positions).values(reader=reader, **values)
-    new = {name: insert.excluded[name] for name in values}
-    connection.execute(insert.on_conflict_do_update(index_elements=["reader"], set_=new))
+    text = json.dumps(dict(position), sort_keys=True, separators=(",", ":"))
+    put_rows(connection, reading_positions, [{"reader": reader, "position": text, "moved_at": now}])
 
 
 def lock_position(connection: Connection, reader: str, *, now: float) -> None:

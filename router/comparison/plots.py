@@ -311,7 +311,7 @@ def _line(line: Line, *, at: Sequence[float], x: AxisScale, y: AxisScale, place:
 
 
 def _pieces(spots: Iterable[int], *, last: int) -> Iterator[tuple[list[int], bool]]:
-    """Yield (places that follow each other, whether their line is dashed). last: the place of the open step."""
+    """Yield (consecutive places, whether their line is dashed). last: the place of the open step."""
     run: list[int] = []
     for spot in spots:
         if run and spot != run[-1] + 1:

@@ -142,7 +142,7 @@ def _turn_limit_findings(settings: "Settings") -> Iterator[Finding]:
             what = f"it is never reached: a task ends after {conversation.turns_most} turns (conversation.turns_most)"
             yield Finding("warning", f"{setting}.turns", what, "lower it, or raise turns_most")
     if conversation.at_limit == "cheapest" and unpriced:
-        what = f"the price of {unpriced} is not known: it is taken for the most expensive arm"
+        what = f"an arm whose price is unknown is taken for the most expensive arm: {unpriced}"
         remedy = "set token_prices of its generator, or let its server report the cost"
         yield Finding("warning", "conversation.at_limit", what, remedy)
 

@@ -197,6 +197,10 @@ STORES: Final = {
         (models(range(40)),), more="policy: {name: uniform}", arms=(MODELS,), fails=lambda _: False, prices=""
     ),
     "some dollars": MadeStore((callers(range(40), dollars={"cheap": 0.002}),), more="policy: {name: uniform}"),
+    # the compared arm is the cheaper one, so that routing spends more
+    "cheap holdback": MadeStore(
+        (callers(range(60), rated=2),), more="policy: {name: uniform, holdback: {arm: cheap, share: 0.3}}"
+    ),
     "new arm": MadeStore(
         (callers(range(60)), callers(range(60, 120))),
         more="policy: {name: uniform}",
@@ -221,5 +225,6 @@ SAID: Final = {
     "new arm": ("third is new",),
     "cheaper": ("an answer of dear costs $0.004 instead of $0.02",),
     "task limit": ("tasks that have reached a limit",),
+    "cheap holdback": ("more cost",),
     "kinds": ('begins with "who"', "asks how many, how much or how long"),
 }

@@ -492,7 +492,9 @@ SENTENCES: Final = (
         r"(?P<n>N) answers? of (?P<arm>\w+) have no price",
         lambda store, found: {"n": _n(store.questions(f"d.arm = '{found['arm']}' AND {_UNPRICED}"))},
     ),
-    Sentence(r"Spent (?P<spent>M)(?: and (?P<unpriced>N) answers? without a price)?(?P<instead>!)?(?=;)", _spent_line),
+    Sentence(
+        r"Spent (?P<spent>M)(?: and (?P<unpriced>N) answers? without a price)?(?P<instead>!)?(?=[;,])", _spent_line
+    ),
     Sentence(
         r"limited the arms of (?P<n>N) of (?P<all>N) questions",
         lambda store, _: {"n": _n(store.questions("d.facts LIKE '%\"rules\"%'")), "all": _n(store.questions())},
@@ -702,7 +704,7 @@ AGREED: Final = (
     Sentence(r"(?P<estimate>S \(S to S\)) reward a question", _estimate),
     Sentence(r"quality (?:better|worse|as good) \((?P<first>S) against (?P<second>S)\)", _quality),
     Sentence(r"(?:(?P<share>P) (?:less|more) cost|(?P<times>N) times the cost)", _cost_change),
-    Sentence(r"Saved (?P<saved>M) of (?P<instead>M) \((?P<share>P)\)", _saved),
+    Sentence(r"(?:Saved|Spent) (?P<saved>M) (?:of|more than) (?P<instead>M) \((?P<share>P)\)", _saved),
     Sentence(r"(?P<worth>M to M) per 1,000 questions", _worth),
     Sentence(r"(?P<share>P) of the evidence", _progress),
     Sentence(r"against always (?P<arm>\w+) (?:[├╌│━●┤ ]+ )?(?P<interval>S \(S to S\)|S to S)", _forest),

@@ -2,12 +2,11 @@
 
 import logging
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragbandit.shared.files import write_file
+from ragbandit.shared.files import temporary_folder, write_file
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -23,7 +22,7 @@ def cache_root(cache: Path | None = None) -> Path:
     root = os.path.join(given or os.path.expanduser("~/.cache"), "ragbandit")
     nearest = next(filter(os.path.exists, map(str, Path(root).parents)))
     has_home = given or os.path.exists(root) or (not root.startswith("~") and os.access(nearest, os.W_OK))
-    return (cache or Path(root)) if has_home else Path(tempfile.gettempdir()) / f"ragbandit-{os.getuid()}"
+    return (cache or Path(root)) if has_home else Path(temporary_folder()) / f"ragbandit-{os.getuid()}"
 
 
 def cached_arrays(

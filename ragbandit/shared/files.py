@@ -111,10 +111,19 @@ def text_of_file(data: bytes) -> str:
         raise ValueError(f"it is not {encoding.removesuffix('-sig').upper()}") from error
 
 
+def temporary_folder() -> str:
+    """The folder of temporary files. Raises ConfigError if this user can write none."""
+    try:
+        return tempfile.gettempdir()
+    except OSError as error:
+        remedy = "mount a folder that can be written at /tmp, or name one in TMPDIR"
+        raise ConfigError("no folder of temporary files can be written", field="TMPDIR", remedy=remedy) from error
+
+
 def private_socket(folder: str) -> Path:
     """Path of the Unix socket of this user's server for `folder`. It is short, since the limit is 107 bytes."""
     name = hashlib.sha256(str(Path(folder).absolute()).encode()).hexdigest()[:16]
-    path = Path(tempfile.gettempdir()) / f"ragbandit-{os.getuid()}-{name}.sock"
+    path = Path(temporary_folder()) / f"ragbandit-{os.getuid()}-{name}.sock"
     return path if len(os.fsencode(path)) <= 107 else Path("/tmp", path.name)  # noqa: S108 - the name is of this user
 
 

@@ -155,3 +155,12 @@ def test_the_path_of_a_socket_fits_its_limit(monkeypatch, size):
     path = private_socket("data")
     assert len(str(path)) <= 107
     assert str(path.parent) == ("/tmp" if size > 80 else f"/{'t' * size}")
+
+
+def test_a_user_who_can_write_no_temporary_files_is_told_where_to(monkeypatch):
+    """A root file system that is read-only, with nothing at /tmp, is an error of TMPDIR, and not a traceback."""
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: ["/proc"])
+    with pytest.raises(ConfigError, match="no folder of temporary files") as caught:
+        private_socket("data")
+    assert (caught.value.field, "/tmp" in str(caught.value.remedy)) == ("TMPDIR", True)

@@ -129,9 +129,8 @@ def _is_here(host: str, address: _Address | None) -> bool:
         return host in _LOOPBACK or host.endswith(".localhost") or host == socket.gethostname().lower()
     if address.is_loopback or address.is_unspecified:
         return True
-    kind = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
-        with socket.socket(kind, socket.SOCK_DGRAM) as route:
+        with socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as route:
             route.connect((str(address), 9))  # sends nothing; packets to this machine leave from the address itself
             return bool(route.getsockname()[0] == str(address))
     except OSError:

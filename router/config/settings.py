@@ -58,8 +58,6 @@ _SCHEMES: Final = {
 }
 #: option of redis-py whose value has the prefix "CERT_" in URLs for Celery
 _CERT_REQS: Final = re.compile(r"(?<=ssl_cert_reqs=)(?:CERT_)?(NONE|OPTIONAL|REQUIRED)\b", re.IGNORECASE)
-#: several hosts, of which some have a port
-_HOSTS: Final = re.compile(r"[\w.-]+(?::\d+)?(?:,[\w.-]+(?::\d+)?)+")
 
 
 def normalized_url(url: str | None) -> str | None:
@@ -76,13 +74,11 @@ def _with_hosts(rest: str) -> str:
     login, at, place = address.rpartition("@")
     hosts, _, name = place.partition("/")
     folder, _, port = unquote(hosts).partition(":")
-    if ":" in hosts and _HOSTS.fullmatch(hosts):
-        named = [f"host={host}" for host in hosts.split(",")]
-    elif folder.startswith("/"):
-        named = [f"host={folder}", *([f"port={port}"] if port else [])]
-    else:
+    if folder.startswith("/"):
+        hosts = folder + (f"&port={port}" if port else "")
+    elif ":" not in hosts or not re.fullmatch(r"[\w.-]+(?::\d+)?(?:,[\w.-]+(?::\d+)?)+", hosts):
         return rest
-    return f"{login}{at}/{name}?{'&'.join([*named, *([query] if query else [])])}"
+    return f"{login}{at}/{name}?host={hosts.replace(',', '&host=')}{query and f'&{query}'}"
 
 
 #: param of an arm: what it does and when it is right

@@ -48,8 +48,6 @@ POSTGRES_OPTIONS = {
     "keepalives_count": 2,
     "application_name": f"{SESSION}{SCHEMA_REVISION}",
 }
-#: libpq's words for an option whose value it does not have
-_WRONG_OPTION: Final = re.compile(r"invalid \S+ value: ")
 #: parameters of a session of PostgreSQL; the `options` of DATABASE_URL override them
 SESSION_OPTIONS = {
     "lock_timeout": int(LOCK_WAIT_S * 1000),
@@ -161,8 +159,7 @@ class Database:
             self.failed_write = FailedWrite(at=time.monotonic(), reason=reason)
         damaged = is_damaged(cause)
         trouble = "check that the database is reachable, takes writes and has disk space"
-        is_psycopgs = isinstance(cause, driver.ProgrammingError) and getattr(cause, "sqlstate", "") is None
-        if is_psycopgs or _WRONG_OPTION.search(reason):
+        if re.search(r"invalid (connection option|\S+ value)|bad value for", reason):  # of libpq and psycopg
             trouble = "correct the options in DATABASE_URL: it takes those of libpq"
         elif "startup parameter" in reason:
             trouble = "let DATABASE_URL lead to PostgreSQL itself, not to a pooler, or see PgBouncer in docs/deploy.md"

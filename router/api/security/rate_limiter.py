@@ -126,7 +126,7 @@ class RateLimiter:
 
     def _set_lost(self, *, lost: bool, reason: str = "") -> None:
         if lost and not self.is_lost:
-            message = "rates are counted by each process for itself: Redis cannot be reached"
+            message = "rates are counted by each process for itself: Redis cannot be reached, or refuses scripts"
             log.warning(message, extra={"action": "limit", "reason": reason})
         elif self.is_lost and not lost:
             log.info("rates are counted in Redis again", extra={"action": "limit"})

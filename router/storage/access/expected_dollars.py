@@ -1,10 +1,10 @@
 """What an answer of an arm is expected to cost, in dollars: for limits, for the order of a failover, for reservations.
 
 `of` is the mean of the arm's newest answers with a price. For an arm of ours these are the answers of its present model
-to anybody, since the service knows their price; for a caller's own arm, those that the same tenant reported, since
-callers report what they like. Without such answers it is the listed price. Failed answers do not count, or failing arms
-would be the cheapest. Each turn counts by its own cost. An arm whose newest outcomes are all failures is last in the
-order, also without the breaker.
+to anybody (those to requests that name it only if there are no others, or large ones would make it dear for all); for
+a caller's own arm, those that the same tenant reported, since callers report what they like. Without them it is the
+listed price. Failed answers do not count, or failing arms would be the cheapest. Each turn counts by its own cost. An
+arm whose newest outcomes are all failures is last in the order, also without the breaker.
 """
 
 import math
@@ -26,8 +26,8 @@ from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import Cost, Decision
 
 _NEWEST: Final = (
-    "SELECT d.arm AS arm, d.tenant AS tenant, d.run_by AS run_by, o.status AS status, o.cost AS cost, "
-    "o.steps AS steps, o.stop_reason AS stop_reason, o.made_by AS made_by "
+    "SELECT d.arm AS arm, d.tenant AS tenant, d.run_by AS run_by, d.arm_by AS arm_by, o.status AS status, "
+    "o.cost AS cost, o.steps AS steps, o.stop_reason AS stop_reason, o.made_by AS made_by "
     "FROM outcomes o JOIN decisions d ON d.id = o.decision_id "
     "WHERE o.status IN ('answered', 'failed') ORDER BY o.made_at DESC LIMIT ?"
 )
@@ -37,8 +37,8 @@ _FRESH_S: Final = 1.0
 _KEPT: Final = 10_000
 #: an arm comes last in the order if this number of its newest outcomes are failures
 _FAILURES: Final = 5
-#: an arm's answers to one tenant; None for those of all tenants
-_Key = tuple[str, str | None]
+#: an arm's answers to one tenant; None for those of all tenants, True for those to requests that name the arm
+_Key = tuple[str, str | bool | None]
 
 
 class ExpectedDollars:
@@ -96,15 +96,13 @@ class ExpectedDollars:
         return Tokens(read=read, written=written).dollars(price, tier=tier, at=decision.made_at)
 
     def rank(self, arm: str, *, tenant: str) -> tuple[bool, bool, float, float]:
-        """A key that sorts arms, the cheapest first; of arms that cost the same, the arm with fewer steps first. Arms
-        without a known price follow, and arms that fail come last.
-        """
+        """A key that sorts arms by dollars, then by steps; arms of unknown price follow, and failing ones are last."""
         dollars, mean = self.of(arm, tenant=tenant), self._mean(arm, tenant=tenant)
         is_failing = not self._failing.isdisjoint({(arm, None), (arm, tenant)})
         return is_failing, dollars is None, dollars or 0.0, 0.0 if mean is None else mean[1]
 
     def _mean(self, arm: str, *, tenant: str) -> tuple[float, float] | None:
-        return self._means.get((arm, None)) or self._means.get((arm, tenant))
+        return self._means.get((arm, None)) or self._means.get((arm, tenant)) or self._means.get((arm, True))
 
     def refresh(self, connection: Connection) -> None:
         """Read the newest answers, unless they were read a moment ago. Raises StoreError."""
@@ -122,6 +120,7 @@ class ExpectedDollars:
             key = arm, None if is_ours else row["tenant"]
             are_failures[key].append(row["status"] == "failed")
             if row["status"] == "answered":
+                key = (arm, True) if is_ours and row["arm_by"] == "caller" else key
                 values.setdefault(key, []).append((own_cost(row["cost"]), row["steps"]))
         self._failing = {key for key, of_key in are_failures.items() if sum(of_key[:_FAILURES]) == _FAILURES}
         if len(self._means) > _KEPT:

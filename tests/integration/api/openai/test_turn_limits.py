@@ -197,12 +197,13 @@ def test_a_header_names_the_arm(serve):
 
 
 def paid_models(sent):
-    """Answers of three models; the one that is called broken fails, and all refuse the seed 7."""
+    """Answers of three models: broken fails, all refuse the seed 7, and answers with the seed 8 are long."""
     if sent["model"] == "broken":
         return Reply(status=503, text="busy")
     if sent.get("seed") == 7:
         return Reply(status=400, text="seed must be less than 7")
-    return Reply(text="Paris", changes={"usage": {"prompt_tokens": 0, "completion_tokens": 1000}})
+    written = 100_000 if sent.get("seed") == 8 else 1000
+    return Reply(text="Paris", changes={"usage": {"prompt_tokens": 0, "completion_tokens": written}})
 
 
 def models(url, *, unpriced=()):
@@ -263,6 +264,38 @@ def test_refused_requests_make_no_arm_the_last(serve, monkeypatch):
         service.router.service.refresh_steps()
         ask("auto", "s")
         assert [ask("auto", "s").json()["ragbandit"]["arm"] for _ in range(3)] == ["cheap"] * 3
+
+
+def test_large_requests_to_a_named_arm_do_not_make_it_dear(serve, monkeypatch):
+    """Answers to requests that name their arm count in its mean only while it has no others: a caller with large
+    requests to the cheapest arm sends no turn of others to a more expensive one.
+    """
+    monkeypatch.setattr(expected_dollars, "_FRESH_S", 0.0)
+    limits = {"session_limit": {"turns": 1}, "at_limit": "cheapest", "rewrite": {"by": "off"}}
+    with ScriptedServer(paid_models) as server:
+        service = serve(**models(server.url), conversation=limits, inline=True)
+
+        def ask(model, session, **more):
+            body = {"model": model, "messages": FIRST, "max_tokens": 1000, **more}
+            headers = {"x-ragbandit-session-id": session}
+            reply = service.http.post("/v1/chat/completions", json=body, headers=headers)
+            return reply.json().get("ragbandit", {}).get("arm")
+
+        def beyond_limit():
+            service.router.service.refresh_steps()
+            return {ask("auto", "s") for _ in range(3)}
+
+        for number in range(5):
+            ask("arm/broken", f"b{number}")
+            ask("arm/cheap", f"c{number}", seed=8)
+        ask("arm/dear", "s")
+        assert beyond_limit() == {"dear"}  # nothing else is known of the arm
+        assert "cheap" in {ask("auto", f"t{number}") for number in range(20)}
+        assert beyond_limit() == {"cheap"}
+        for number in range(5):
+            ask("arm/cheap", f"d{number}", seed=8)
+        monkeypatch.setattr(expected_dollars, "_READ", 4)
+        assert beyond_limit() == {"cheap"}
 
 
 def test_turns_of_a_task_count_once_in_the_mean_of_its_arm(serve, monkeypatch):

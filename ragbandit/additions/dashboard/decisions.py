@@ -69,6 +69,9 @@ async def list_decisions(request: Request) -> Response:
 async def show_decision(decision_id: str, request: Request) -> Response:
     router, explained = router_of(request), await records.explain_decision(request, decision_id)
     values = _facts(explained) | {"sign": ArmSigns(router.service.arms), "weight": router.settings.reward.weight}
+    reward = explained.record.reward
+    charged = reward.terms if reward is not None and reward.terms else router.settings.reward.cost
+    values["is_dollars"] = dict(charged) == {"dollars": 1.0}
     values["request_facts"] = request_json(explained.record.decision.query)
     values["may_rate"] = caller_of(request).role != "reader"
     turns = await reads_of(request).run(partial(newest_turns, router.database, decision_id, limit=MOST_TURNS + 1))

@@ -85,6 +85,8 @@ class TurnRow:
     id: DecisionId
     arm: ArmName
     made_at: float
+    #: its question; empty if no text is kept
+    text: str
     #: None without an outcome
     status: OutcomeStatus | None
     stop_reason: str | None
@@ -94,7 +96,7 @@ class TurnRow:
 
 def newest_turns(database: Database, first: str, *, limit: int) -> list[TurnRow]:
     """The newest `limit` later turns of a decision, the newest first. Raises StoreError."""
-    query = select(*decisions.c["id", "arm", "made_at"], *outcomes.c["status", "stop_reason", "cost"])
+    query = select(*decisions.c["id", "arm", "made_at", "text"], *outcomes.c["status", "stop_reason", "cost"])
     query = query.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).where(decisions.c.turn_of == first)
     query = query.order_by(decisions.c.made_at.desc(), decisions.c.id.desc()).limit(limit)
     with database.read() as connection:

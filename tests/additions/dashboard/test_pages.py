@@ -226,8 +226,9 @@ def test_a_task_lists_its_turns_with_links_and_folds_the_earlier_ones(serve, vis
     rows = [
         " ".join(" ".join(Tags(f"<td>{row}").words).split()) for row in page.split('<tr><th scope="row" class="long">')
     ]
-    shown = {row.split()[0]: row for row in rows[1:] if row}
-    assert all(f"{arm} answered ${0.01 * (number + 1):g}" in shown[ids[number]] for number in range(1, 12))
+    assert all(
+        f"question {number} {arm} answered ${0.01 * (number + 1):g}" in rows[12 - number] for number in range(1, 12)
+    )
     assert "task_turn" not in page
     assert "task turn" not in page
 
@@ -428,10 +429,27 @@ def test_one_decision_is_told_whole(service, visit):
     assert "Who wrote Dracula?" in text
     assert "Bram Stoker" in text
     assert "ann" in text
-    assert f"row {record.learned_seq} of the ledger" in text
+    assert f"update {record.learned_seq} of the ledger" in text
     assert all(arm in text for arm in record.decision.arms)
     assert "drawn</small>" in text
     assert browser.http.get(f"/ui/decisions?id={named}").headers["location"] == f"/ui/decisions/{named}"
+
+
+def test_a_cost_in_dollars_has_its_sign(serve, visit):
+    """The page of a decision has $ before each cost if the reward charges dollars, and one name for the place in the
+    ledger.
+    """
+    service = serve(arms=arms(2), reward={"cost": {"dollars": 1.0}, "weight": 5.0})
+    named = routed(service.http)["decision_id"]
+    body = {"decision_id": named, "answer": "x", "cost": {"dollars": 0.02}}
+    service.http.post("/v1/outcomes", json=body).raise_for_status()
+    service.http.post("/v1/feedback", json={"decision_id": named, "rating": 1.0}).raise_for_status()
+    service.router.learn()
+    page = "".join(Tags(visit(service).page(f"/ui/decisions/{named}")).words)
+    assert "quality 1, cost $0.02" in page
+    assert re.search(r"1 . 5 . \$0\.02 = 0\.9", page)
+    assert "update 1 of the ledger" in page
+    assert not re.search(r"\bseq\b|row 1", page)
 
 
 def test_the_search_finds_by_each_field(service, visit):

@@ -138,6 +138,24 @@ def test_fifty_decisions_fit_a_phone(open_tab):
     assert sum(heights) / len(heights) <= 95
 
 
+def test_the_search_is_folded_on_a_phone(open_tab):
+    """A phone shows the first decision on its first screen, with names before its numbers, and unfolds the search; a
+    wide screen shows the search, and each row's arm in one line.
+    """
+    phone, wide = open_tab(width=360), open_tab(width=1280)
+    phone.goto("/ui/decisions")
+    assert not phone.get_by_label("Session").is_visible()
+    assert phone.locator("table.dense tbody tr").first.bounding_box()["y"] < 400
+    named = "getComputedStyle(document.querySelector('td[data-label=Probability]'), '::before').content"
+    assert "Probability" in phone.evaluate(named)
+    phone.get_by_text("Search", exact=True).first.click()
+    assert phone.get_by_label("Session").is_visible()
+    wide.goto("/ui/decisions")
+    wide.get_by_label("Session").fill("none")
+    wide.get_by_role("button", name="Search").click()
+    assert wide.url.split("?")[1].startswith("id=&session=none")
+
+
 @pytest.mark.slow
 def test_keys_reach_everything_in_order(open_tab):
     """Tab goes to the skip link, the pages, the colours; Enter on the skip link leads to the content."""

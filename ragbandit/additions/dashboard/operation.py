@@ -65,8 +65,13 @@ async def queues(request: Request) -> Response:
     router = router_of(request)
     state = await read_or_none(current_state(request))
     leases = await reads_of(request).run(lambda: held_leases(router.database))
+    findings = _findings_now(router, state)
+    is_learned = state is not None and any(worker.queue == "learn" for worker in state.workers or ())
     values: dict[str, Any] = {
         "state": state,
+        "findings": findings,
+        "is_well": not findings and is_learned and state is not None and all(arm.offered for arm in state.arms),
+        "is_learned": is_learned,
         "queues": router.process.queues(),
         "parts": router.process.readiness.states(),
         "leases": leases,
@@ -277,11 +282,15 @@ async def arms(request: Request) -> Response:
 
 def _findings(router: Router, state: RouterState | None) -> list[Finding]:
     """What happens now comes before what the settings may lead to."""
-    findings = findings_of_parts(router.process.readiness.states())
-    if state is not None:
-        findings += findings_of_ledger(state.ledger)
+    findings = _findings_now(router, state)
     findings += findings_of_store(router.database, settings=router.settings, now=time.time())
     return [*findings, *findings_of_settings(router.settings, database=router.database)]
+
+
+def _findings_now(router: Router, state: RouterState | None) -> list[Finding]:
+    """Findings of the parts of this process and of the ledger."""
+    findings = findings_of_parts(router.process.readiness.states())
+    return findings if state is None else [*findings, *findings_of_ledger(state.ledger)]
 
 
 def _time_of(name: str | None) -> str:

@@ -12,6 +12,7 @@ from ragbandit.additions.dashboard.rendering import STATIC
 from ragbandit.router.queue.presence import WorkerState
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.storage import policy_versions as store
+from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.totals import TotalsExtender
 from ragbandit.testing.doors import check_door
 from ragbandit.testing.openai_server import Reply, ScriptedServer
@@ -57,7 +58,7 @@ class Told:
     """A state with a worker that has a hostile name."""
 
     def __init__(self, state) -> None:
-        worker = WorkerState(name=HOSTILE, queue="answer", state=HOSTILE, host=HOSTILE, heard_at=None)
+        worker = WorkerState(name=HOSTILE, queue="learn", state=HOSTILE, host=HOSTILE, heard_at=None)
         self._state = replace(state, workers=[worker])
 
     async def value(self):
@@ -88,6 +89,7 @@ def test_an_empty_store_says_so(service, visit):
     assert "No source is left out" in texts["/ui/feedback"]
     assert "no learner runs" in texts["/ui/queues"]
     assert "No worker is registered" in texts["/ui/queues"]
+    assert "All is well" not in texts["/ui/queues"]
     assert "There are no decisions in this period" in texts["/ui"]
     assert "No arm was used" in texts["/ui/arms"]
     assert 'href="/ui/static/dashboard.css"' in browser.page("/ui/static/nothing.css", status=404)
@@ -450,6 +452,40 @@ def test_a_cost_in_dollars_has_its_sign(serve, visit):
     assert re.search(r"1 . 5 . \$0\.02 = 0\.9", page)
     assert "update 1 of the ledger" in page
     assert not re.search(r"\bseq\b|row 1", page)
+
+
+def test_the_page_queues_begins_with_what_is_wrong(service, visit, monkeypatch):
+    """The first line says that all is well, or which part is not; a lease that ran out is free, not a fault."""
+    browser, router = visit(service), service.router
+    parts = {"database": "ok"}
+    monkeypatch.setattr(type(router.process.readiness), "states", lambda _self: parts)
+    service.app.state.read_state = Told(router.state())
+    Lease(database=router.database, name="ready:1").acquire(holder="ready", lease_s=-5.0)
+    page = "".join(Tags(browser.page("/ui/queues")).words)
+    assert page.index("All is well: every part replies") < page.index("Parts")
+    assert re.search(r"free, last held .* ago", page)
+    parts["redis"] = "it does not reply"
+    page = "".join(Tags(browser.page("/ui/queues")).words)
+    assert page.index("redis: it does not reply") < page.index("Parts")
+    assert "All is well" not in page
+
+
+def test_feedback_has_its_share_and_keys_only_if_some_were_sent(service, visit):
+    """The page Feedback has the share of rated decisions, and no column of keys if no key was asked for."""
+    for number in range(4):
+        answered(service, f"question {number}", rating=1.0 if number == 0 else None)
+    service.router.learn()
+    page = "".join(Tags(visit(service).page("/ui/feedback")).words)
+    assert "of 4 (25 %) from ratings and labels" in page
+    assert "Who teaches" in page
+    assert "API key" not in page
+
+
+def test_the_kill_switch_says_what_answers_then(service, visit):
+    """The page Policies spells the default policy out, and names what answers under the kill switch."""
+    page = "".join(Tags(visit(service).page("/ui/policies")).words)
+    assert "multi-armed bandit, of the configuration" in page
+    assert f"one arm for every question ({' or '.join(service.router.service.arms)}), or only the champion" in page
 
 
 def test_the_search_finds_by_each_field(service, visit):

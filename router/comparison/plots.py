@@ -23,6 +23,8 @@ _MARKS, _POINTS, _ROWS = 12, 300, 60
 FEW: Final = 5
 #: height in pixels of a plot, and of the place below it for the labels of its axis
 HEIGHT, _BELOW = 190, 40
+#: number of letters for which an axis of an interval has room
+_ROOM: Final = 24
 _WRITTEN: Final[dict[str, Callable[[float | None], str]]] = {
     "percent": percent,
     "seconds": duration,
@@ -155,7 +157,7 @@ def draw_bars(
             parts.append(fill_template(cell, place, name, _interval(bar, scale=scale), bar.kind, bar.text))
     parts.append(Markup('<div class="name foot"></div>'))
     foot = '<div class="c{} foot"><svg class="plot" width="100%" height="24">{}</svg></div>'
-    parts += [fill_template(foot, place, _x_labels(scale, top=0)) for place, scale in enumerate(scales)]
+    parts += [fill_template(foot, place, _x_labels(scale, top=0, room=_ROOM)) for place, scale in enumerate(scales)]
     rows = [(name, *(cells[row].text for cells in columns.values()), states[row][1]) for row, name in enumerate(names)]
     return Picture(
         title=title,
@@ -171,25 +173,32 @@ def _interval(bar: Bar, *, scale: AxisScale) -> Markup:
     parts = [fill_template('<line class="zero" x1="{}" x2="{}" y1="0" y2="28"/>', zero, zero)]
     if bar.low is not None and bar.high is not None:
         left, right = share_x(scale.at(bar.low)), share_x(scale.at(bar.high))
-        for x1, x2, y1, y2 in ((left, right, 14, 14), (left, left, 9, 19), (right, right, 9, 19)):
-            parts.append(
-                fill_template('<line class="range {}" x1="{}" x2="{}" y1="{}" y2="{}"/>', bar.kind, x1, x2, y1, y2)
-            )
+        line = '<line class="range {}" x1="{}" x2="{}" y1="{}" y2="{}"/>'
+        parts.append(fill_template(line, bar.kind, left, right, 14, 14))
+        parts += [fill_template(line, f"{bar.kind} end", end, end, 9, 19) for end in (left, right)]
         if bar.point is not None:
             parts.append(mark(scale.at(bar.point), 14.0, look=bar.kind, size=15.0))
     return fill_template('<svg class="plot" width="100%" height="28">{}</svg>', joined(parts))
 
 
-def _x_labels(scale: AxisScale, *, top: float, below: Callable[[float], str] | None = None) -> Markup:
-    """Ticks and labels of the axis at the bottom. below: a second line for a tick. Phones show every second label."""
+def _x_labels(
+    scale: AxisScale, *, top: float, below: Callable[[float], str] | None = None, room: int | None = None
+) -> Markup:
+    """Ticks and labels of the axis at the bottom. Phones have every second label, and so has a text longer than `room`.
+
+    below: a second line for a tick
+    """
     parts = []
+    zero = next((place for place, (value, _) in enumerate(scale.ticks) if value == 0.0), 0)
+    is_tight = room is not None and sum(len(label) + 1 for _, label in scale.ticks) > room and len(scale.ticks) > 3
     for place, (value, label) in enumerate(scale.ticks):
         first, _, second = label.partition("\n")
         second = second or (below(value) if below else "")
-        x, odd = share_x(scale.at(value)), "odd" if place % 2 and len(scale.ticks) > 4 else ""
+        is_odd = (place - zero) % 2 == 1
+        x, odd = share_x(scale.at(value)), "odd" if is_odd and len(scale.ticks) > 4 else ""
         parts.append(fill_template('<line class="tick" x1="{}" x2="{}" y1="{}" y2="{}"/>', x, x, top, top + 4))
         for text, y in ((first, top + 17), (second, top + 32)):
-            if text:
+            if text and not (is_odd and is_tight):
                 parts.append(
                     fill_template('<text class="{}" x="{}" y="{}" text-anchor="middle">{}</text>', odd, x, y, text)
                 )

@@ -15,7 +15,7 @@ from ragbandit.router.comparison import Difference
 from ragbandit.router.comparison.assessment import Assessment, LearningCurve, NumberTable, QuestionKind
 from ragbandit.router.comparison.axes import number_scale, time_scale
 from ragbandit.router.comparison.page import STATIC, assessment_page, check_page, coded, template_values, write_page
-from ragbandit.router.comparison.plots import Line, draw_lines
+from ragbandit.router.comparison.plots import Line, _x_labels, draw_lines
 from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.router.comparison.words import estimate_words, interval_words
 from ragbandit.shared.errors import ConfigError, InvalidInput
@@ -231,6 +231,23 @@ def test_a_line_over_time_shows_what_it_does_not_know():
     assert ".point.few {" in (STATIC / "page.css").read_text()
     counted = draw_lines("Reward", at=[1.0, 2.0, 3.0], series=[replace(line, values=[0.4, None, 0.5], counts=None)])
     assert counted.body.count("<polyline") == 1
+
+
+def test_an_axis_of_intervals_has_room_for_its_labels():
+    """Long labels of many ticks are every second one, with the zero; ends of a dashed interval are not dashed."""
+    scale = number_scale([-9e-4, 0.0, 9e-4], unit="dollars", least=5)
+    whole, tight = (Parsed(_x_labels(scale, top=0.0, room=room)).words for room in (None, 24))
+    assert len(whole) == len(scale.ticks) >= 5
+    assert "$0.0000" in tight
+    assert tight in (whole[::2], whole[1::2])
+    body = template_values(WHOLE)["forest"].body
+    assert body.count(' end"') == 2 * sum(line.startswith("range") and " end" not in line for line in classes(body))
+    assert "range.busy:not(.end)" in (STATIC / "page.css").read_text()
+
+
+def classes(body):
+    """Classes of the lines of a picture."""
+    return [given["class"] for tag, given in Parsed(body).tags if tag == "line"]
 
 
 def test_a_note_names_a_way_only_if_all_comparisons_have_it():

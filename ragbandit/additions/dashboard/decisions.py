@@ -8,7 +8,7 @@ from fastapi import Query as QueryParameter, Request
 from starlette.responses import Response
 
 from ragbandit.additions.dashboard.rendering import form_fields, page, redirect_to
-from ragbandit.additions.dashboard.search import LOOKED_AT, PageEnd, Search, search
+from ragbandit.additions.dashboard.search import LOOKED_AT, PageEnd, Search, newest_turns, search
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.api.endpoints import decisions, feedback, labels, records
 from ragbandit.router.api.routes import Endpoints
@@ -21,7 +21,7 @@ from ragbandit.router.serving.checks.reports import MAX_RATER
 from ragbandit.router.serving.explanations.chances import turn_words
 from ragbandit.router.serving.explanations.explain import Explanation, amounts_in_words
 from ragbandit.router.storage.access.api_keys import KeyStore
-from ragbandit.router.storage.decisions.turns import newest_turns, own_events
+from ragbandit.router.storage.decisions.turns import own_events
 from ragbandit.router.storage.label_queue import LabelCounts, count_items
 from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.shared.errors import InvalidInput

@@ -1,4 +1,4 @@
-"""Search of decisions, newest first, in pages. Each page begins at a key, and reads a limited number of rows.
+"""Search of decisions, newest first, in pages that begin at a key and read few rows, and the later turns of one.
 
 Arm, state and tenant have no index. So a page filtered by them may be short or empty although a next page exists.
 """
@@ -8,10 +8,12 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Select, and_, case, func, select, tuple_
 
+from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, decisions, outcomes, updates
 from ragbandit.shared.types import (
     ArmName,
+    DecisionId,
     DecisionState,
     OutcomeStatus,
     PolicyLabel,
@@ -132,3 +134,31 @@ def _matching(inner: Any, wanted: Search) -> Select[Any]:
     joined = joined.outerjoin(updates, learned).outerjoin(closures, closed)
     order = decisions.c.made_at.desc(), decisions.c.id.desc()
     return select(*_COLUMNS).select_from(joined).where(*conditions).order_by(*order)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TurnRow:
+    """A later turn of a decision, for a list."""
+
+    id: DecisionId
+    arm: ArmName
+    made_at: float
+    #: its question; empty if no text is kept
+    text: str
+    #: None without an outcome
+    status: OutcomeStatus | None
+    stop_reason: str | None
+    #: dollars of its own answer; None without an outcome
+    dollars: float | None
+
+
+def newest_turns(database: Database, first: str, *, limit: int) -> list[TurnRow]:
+    """The newest `limit` later turns of a decision, the newest first. Raises StoreError."""
+    query = select(*decisions.c["id", "arm", "made_at", "text"], *outcomes.c["status", "stop_reason", "cost"])
+    query = query.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).where(decisions.c.turn_of == first)
+    query = query.order_by(decisions.c.made_at.desc(), decisions.c.id.desc()).limit(limit)
+    with database.read() as connection:
+        rows = [dict(row) for row in connection.execute(query).mappings()]
+    costs = [row.pop("cost") for row in rows]
+    dollars = [None if cost is None else cost_value(cost).dollars for cost in costs]
+    return [TurnRow(**row, dollars=amount) for row, amount in zip(rows, dollars, strict=True)]

@@ -10,7 +10,7 @@ and a task's decision keeps the answer to its own question. `continuing` finds t
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from typing import Final
 
@@ -19,7 +19,6 @@ from sqlalchemy import select, update
 from ragbandit.router.storage.rows.conversion import canonical, client_records_of
 from ragbandit.router.storage.rows.outcome_rows import (
     LATER,
-    cost_value,
     outcome_row,
     outcome_value,
     with_added,
@@ -27,19 +26,16 @@ from ragbandit.router.storage.rows.outcome_rows import (
 )
 from ragbandit.router.storage.sql.bulk_insert import Row, run_statement
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import json_object
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.model_servers.failures import failure_of
 from ragbandit.shared.types import (
-    ArmName,
     Branch,
     Continues,
     Cost,
     DecisionId,
     Loop,
     Outcome,
-    OutcomeStatus,
     TraceEvent,
     call_ids,
     continues_of,
@@ -76,34 +72,6 @@ def firsts_of(connection: Connection, ids: Iterable[str]) -> dict[str, DecisionI
         connection, "SELECT id, turn_of FROM decisions WHERE id IN ? AND turn_of IS NOT NULL", list(ids)
     )
     return {row["id"]: row["turn_of"] for row in rows}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TurnRow:
-    """A later turn of a decision, for a list."""
-
-    id: DecisionId
-    arm: ArmName
-    made_at: float
-    #: its question; empty if no text is kept
-    text: str
-    #: None without an outcome
-    status: OutcomeStatus | None
-    stop_reason: str | None
-    #: dollars of its own answer; None without an outcome
-    dollars: float | None
-
-
-def newest_turns(database: Database, first: str, *, limit: int) -> list[TurnRow]:
-    """The newest `limit` later turns of a decision, the newest first. Raises StoreError."""
-    query = select(*decisions.c["id", "arm", "made_at", "text"], *outcomes.c["status", "stop_reason", "cost"])
-    query = query.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).where(decisions.c.turn_of == first)
-    query = query.order_by(decisions.c.made_at.desc(), decisions.c.id.desc()).limit(limit)
-    with database.read() as connection:
-        rows = [dict(row) for row in connection.execute(query).mappings()]
-    costs = [row.pop("cost") for row in rows]
-    dollars = [None if cost is None else cost_value(cost).dollars for cost in costs]
-    return [TurnRow(**row, dollars=amount) for row, amount in zip(rows, dollars, strict=True)]
 
 
 def own_events(trace: Sequence[TraceEvent]) -> tuple[TraceEvent, ...]:

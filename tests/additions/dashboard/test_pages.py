@@ -1,5 +1,6 @@
 """Pages of the dashboard: what they show of an empty store, one arm, many arms, and of hostile texts."""
 
+import json
 import re
 import time
 from dataclasses import replace
@@ -13,6 +14,7 @@ from ragbandit.router.queue.presence import WorkerState
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.sql.leases import Lease
+from ragbandit.router.storage.sql.tables import policies
 from ragbandit.router.storage.totals import TotalsExtender
 from ragbandit.testing.doors import check_door
 from ragbandit.testing.openai_server import Reply, ScriptedServer
@@ -318,6 +320,26 @@ def test_what_needs_a_hand_stands_first(serve, visit):
     places = [page.index(text) for text in first]
     assert places == sorted(places)
     assert places[1] < folded.start() < places[2]
+
+
+def test_a_drift_stands_at_the_top_of_the_overview(serve, visit):
+    """What an arm's drift asks for stands once, before the report; the report's step names the newer period, and the
+    state of learning refers to the top.
+    """
+    service = serve(arms={name: {"run_by": "caller"} for name in ("small", "large")}, policy={"name": "uniform"})
+    for number in range(14):
+        answered(service, f"question {number}", rating=1.0)
+    service.router.learn()
+    service.router.status()  # stores a diagnosis; the one below then stays
+    drifting = {"state": "drifting", "worth": 0.1, "labels": 30, "questions": 90}
+    diagnosis = {"state": "drifting", "arms": {"small": drifting}, "judged": {"small": 2}}
+    with service.router.database.write() as connection:
+        connection.execute(policies.update().values(diagnosis=json.dumps(diagnosis)))
+    top, _, rest = visit(service).page("/ui").partition('class="hero')
+    changed = r"small has changed about \d+ questions? ago; since then \d+ % of the questions go to it"
+    assert len(re.findall(f"drift: {changed}; do: look at what changed behind small", top)) == 1
+    assert len(re.findall(changed, rest)) == len(re.findall(f"<li>{changed}. .*--since ", rest)) == 1
+    assert "See the top of this page." in rest
 
 
 def test_no_tile_of_the_overview_is_empty(serve, visit):

@@ -159,7 +159,7 @@ class Database:
             self.failed_write = FailedWrite(at=time.monotonic(), reason=reason)
         damaged = is_damaged(cause)
         trouble = "check that the database is reachable, takes writes and has disk space"
-        if re.search(r"invalid (connection option|\S+ value)|bad value for", reason):  # of libpq and psycopg
+        if re.search(r"invalid (connection option|\S+ value)|bad value for", reason):  # words of libpq and psycopg
             trouble = "correct the options in DATABASE_URL: it takes those of libpq"
         elif "startup parameter" in reason:
             trouble = "let DATABASE_URL lead to PostgreSQL itself, not to a pooler, or see PgBouncer in docs/deploy.md"

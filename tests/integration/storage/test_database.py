@@ -63,7 +63,7 @@ def test_connections_that_the_server_closed_are_replaced(postgres_url):
 
 
 def test_hosts_and_a_folder_are_taken_as_libpq_takes_them(postgres, postgres_url, proxy):
-    """Of several hosts with ports the next one is tried if one is down; an encoded host is the folder of a socket."""
+    """If one of several hosts with ports is down, the next one is tried; an encoded host is the folder of a socket."""
     name = postgres_url.partition("?")[0].rpartition("/")[2]
     folder = str(postgres.folder).replace("/", "%2F")
     for place in (f"127.0.0.1:9,127.0.0.1:{proxy.port}", folder, f"{folder}:5432"):

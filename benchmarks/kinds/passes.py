@@ -14,7 +14,7 @@ from ragbandit.router.encoders.feature_cache import embed_texts
 from ragbandit.router.offline.passes import Learning, table_rows
 from ragbandit.router.policies import untrained_policy
 from ragbandit.router.serving.explanations.kind_rewards import KindRewards
-from ragbandit.router.serving.explanations.policy_map import MOST_QUESTIONS, Asked, PolicyMap, map_of
+from ragbandit.router.serving.explanations.policy_map import MOST_QUESTIONS, Asked, PolicyMap, map_of_newest
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.types import FeatureRows
 
@@ -55,7 +55,7 @@ def mapped(one: Pass) -> PolicyMap:
     ]
     rewards = KindRewards.of_draws(rated, drawn=played.drawn[::-1], pmfs=pmfs, most=MOST_QUESTIONS)
     newest = Asked.of(asked, schema=settings.context)
-    return map_of(newest, pmfs=pmfs[:MOST_QUESTIONS], arms=table.arms, earned=rewards)
+    return map_of_newest(newest, pmfs=pmfs[:MOST_QUESTIONS], arms=table.arms, earned=rewards)
 
 
 def passes(*, seeds: range, policy: str, labelled: float, encoder: str | None) -> list[Pass]:

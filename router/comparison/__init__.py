@@ -237,7 +237,7 @@ def _evidence_share(reward: Difference, *, needed: float) -> float:
 
 def _total(rated: int, *, multiple: float, seconds_each: float | None) -> str:
     """The rated questions that a verdict takes in all, as a range: "about 420 to 1,700 rated questions in all"."""
-    least = float(f"{rated * max(multiple / math.sqrt(_RANGE), 1.0):.2g}")
+    least = max(float(f"{rated * multiple / math.sqrt(_RANGE):.2g}"), float(rated))
     most = float(f"{_RANGE * least:.2g}")
     text = f"about {least:,.0f} to {most:,.0f} rated questions in all"
     return (

@@ -71,7 +71,7 @@ def print_assessment(
 
 
 def _kinds(kinds: Sequence[QuestionKind]) -> NumberTable:
-    columns = ("questions", "share", "answered by", "reward", "over the best fixed arm", "for example")
+    columns = ("questions", "share", "chance of each arm", "reward", "over the best fixed arm", "for example")
     rows = []
     for kind in kinds:
         arms = ", ".join(f"{arm} {percent(round(share, 2))}" for arm, share in kind.arms.items() if share >= 0.01)

@@ -28,10 +28,9 @@ def prompt_line(report: Report, *, shares: Mapping[str, float]) -> str:
         means = total.cost.estimate, total.cost.low, total.cost.high
         spent, low, high = (_signed(mean, count, unit=report.unit) for mean in means)
         costs = f"{spent} ({low} to {high}) against {total.second}"
-    reward = f"reward {NOT_KNOWN}" if total.verdict == NOT_KNOWN or report.untried else f"reward {total.verdict}"
     in_dollars = None if report.state else worth_words(total, report)
-    reward = reward if in_dollars is None else f"{reward} ({in_dollars})"
-    return "; ".join(filter(None, (state, arms, f"{costs}, n {number(count)}", reward)))
+    reward = f"reward {total.verdict}" if in_dollars is None else f"reward {total.verdict} ({in_dollars})"
+    return "; ".join(filter(None, (state, arms, f"{costs}, n {number(count)}", report.untried, reward)))
 
 
 def _signed(mean: float | None, count: int, *, unit: str) -> str:

@@ -163,7 +163,7 @@ class Report:
     untried: str | None = None
     """Arms with fewer than ten judged answers, in words, if there is a verdict; null without such an arm."""
     kinds: tuple[QuestionKind, ...] = ()
-    """Kinds of questions and their arms; if kinds are not named, the newest questions that differ most."""
+    """Kinds of questions and their arms; if no kinds are named, all questions, or those that differ most."""
     kinds_of: str = ""
     """How well the kinds tell the questions apart, or why there are none, in words."""
     curve: LearningCurve | None = None

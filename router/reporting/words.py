@@ -145,7 +145,7 @@ def report_assessment(
         *((f"by {name}", rows, False) for name, rows in groups),
     ]
     verdict = report.sentence if total is None else f"{'; '.join([*undrawn_words(report), _verdict(total, report)])}."
-    about = "" if total is None else f"reward a question of routing, compared with {total.second}"
+    about = "" if total is None else f"reward per question, routing minus {total.second}"
     lead, shown, asked = total, served, report.asked
     if asked is not None:
         again = replace(asked.comparison, second=f"{asked.comparison.second}, asked again")
@@ -158,7 +158,7 @@ def report_assessment(
     verdict = " ".join(filter(None, (verdict, report.before, report.withdrawn)))
     first = NOT_KNOWN if report.state and lead is total else comparison_words.lead_words(lead)
     if lead is not None and lead.verdict not in comparison_words.CLEAR and first != NOT_KNOWN:
-        about = f"is the interval of the {about}"
+        about = f"interval of the {about}"
     return Assessment(
         title=f"RagBandit: {period_of(report, now=now)}",
         sentence=f"{report.state}. {verdict}" if report.state and total is not None else verdict,
@@ -216,9 +216,9 @@ def report_headline(report: Report, lead: Comparison | None) -> str:
         share = percent(round(abs(change), 2))
         spent = of.format(_money(difference, report), _money(instead, report), share)
     verdict = lead.quality_verdict
-    if verdict == NOT_KNOWN or report.untried or (report.state and lead is total):
+    if verdict == NOT_KNOWN or (report.state and lead is total):
         return f"{spent}; not known yet whether answers are as good"
-    return f"{spent}; answers are {verdict}"
+    return f"{spent}; {report.untried if report.untried and lead is total else f'answers are {verdict}'}"
 
 
 def worth_words(comparison: Comparison, report: Report) -> str | None:
@@ -241,7 +241,9 @@ def _interval(lead: Comparison, report: Report) -> str:
         return ""
     reward = f"reward {comparison_words.interval_words(lead.reward)} a question"
     in_dollars = worth_words(lead, report)
-    return reward if in_dollars is None else f"{in_dollars}, {_right_answer(report)} ({reward})"
+    if in_dollars is None:
+        return reward
+    return f"routing is worth {in_dollars} more than {lead.second}, {_right_answer(report)} ({reward})"
 
 
 def _tells_more(first: Comparison, second: Comparison) -> bool:

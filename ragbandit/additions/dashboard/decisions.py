@@ -105,17 +105,23 @@ def _right(form: Mapping[str, str]) -> bool:
 Skip = Annotated[int, QueryParameter(ge=0, lt=1_000_000)]
 
 
+async def label_counts(request: Request) -> LabelCounts:
+    """Answers that the caller may label."""
+    database, tenant = router_of(request).database, caller_of(request).tenant
+
+    def count() -> LabelCounts:
+        with database.read() as connection:
+            return count_items(connection, tenant=tenant, now=time.time())
+
+    return await reads_of(request).run(count)
+
+
 @pages.get("/ui/labels", rule=PERSON)
 async def label_page(request: Request, skip: Skip = 0) -> Response:
     """The next answer to label. skip: number of answers to skip."""
     router, caller = router_of(request), caller_of(request)
-
-    def count() -> LabelCounts:
-        with router.database.read() as connection:
-            return count_items(connection, tenant=caller.tenant, now=time.time())
-
     values: dict[str, Any] = {
-        "counts": await reads_of(request).run(count),
+        "counts": await label_counts(request),
         "item": next(iter(await labels.read_items(request, limit=1, skip=skip)), None),
         "skip": skip,
         "per_day": router.settings.learning.labels_per_day,

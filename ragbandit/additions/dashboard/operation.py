@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 from fastapi import Request
 from starlette.responses import Response
 
+from ragbandit.additions.dashboard.decisions import label_counts
 from ragbandit.additions.dashboard.raters import raters_lately
 from ragbandit.additions.dashboard.rendering import form_fields, page, redirect_to
 from ragbandit.router.api.dependencies import caller_of, reads_of, reports_of, router_of
@@ -14,6 +15,7 @@ from ragbandit.router.api.endpoints.operations import current_state, read_or_non
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import body_of
 from ragbandit.router.api.security.rules import ADMIN, READ_ALL
+from ragbandit.router.comparison import NOT_KNOWN
 from ragbandit.router.comparison.assessment import Assessment
 from ragbandit.router.comparison.page import template_values
 from ragbandit.router.comparison.plots import FEW, ArmSigns, Line, Picture, draw_lines
@@ -101,8 +103,10 @@ def _feedback(router: Router) -> dict[str, Any]:
 class _Shown(NamedTuple):
     report: Report
     assessment: Assessment
-    #: whether a learner can buy the verdict: the page then has a form for it, else a line says what is missing
+    #: whether a learner can buy the verdict: the page then has a form for it
     can_buy: bool
+    #: else how to buy it, or what is missing; None if the period compares nothing
+    command: str | None
 
 
 @lru_cache(maxsize=8)
@@ -119,11 +123,10 @@ def _report(
     ways: dict[str, Any] = {"worker_arms": settings.worker_arms, "judge": settings.judge}
     step = verdict_step(router.database, result, scope, options=options_of(result, now=now), **ways)
     can_buy = step is not None and step.is_ours
-    steps = rating_advice(result), None if step is None or can_buy else step.text
     weight = settings.reward.weight
     result = with_kinds(result, router.database, label=scope.label, schema=settings.context, weight=weight)
-    shown = words.report_assessment(result, now=now, steps=steps)
-    return _Shown(result, shown, can_buy)
+    shown = words.report_assessment(result, now=now, steps=[rating_advice(result)])
+    return _Shown(result, shown, can_buy, None if step is None or can_buy else step.text)
 
 
 #: largest number of arms in a chart; these are the arms with most decisions
@@ -225,6 +228,8 @@ async def first(request: Request) -> Response:
         "budgets": await reads_of(request).run(budgets),
         "charts": earned_charts(history),
         "buys": newest.can_buy and caller_of(request).role in (None, "admin"),
+        "command": newest.command if newest.report.asked is None and newest.assessment.verdict == NOT_KNOWN else None,
+        "waiting": (await label_counts(request)).decisions,
         "has_judge": bool(router.settings.judge.generator or router.settings.reward.check),
         "paired": bought,
         "missing_process": await verdicts.missing_process(request, bought),

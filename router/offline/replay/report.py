@@ -49,6 +49,10 @@ def replay_assessment(replayed: ReplayResult) -> Assessment:
     compared = comparisons(replayed)
     first = compared[0] if compared else None
     sentence, *others = headline(replayed) or [""]
+    verdicts = dict[str, list[str]]()
+    for comparison in compared:
+        verdicts.setdefault(comparison.verdict, []).append(one_line(comparison.first))
+    lead = "; ".join(f"{verdict}: {', '.join(names)}" for verdict, names in verdicts.items())
     if replayed.faults:
         faults = "; ".join(map(one_line, replayed.faults))
         sentence = f"this log is wrong, so that no number from it is reliable: {faults}"
@@ -56,7 +60,8 @@ def replay_assessment(replayed: ReplayResult) -> Assessment:
         title=f"Replay of {one_line(replayed.log)}",
         sentence=sentence,
         number=words.lead_words(first),
-        about="" if first is None else f"reward a question of {first.first}, compared with {first.second}",
+        about="" if first is None else f"reward per question, {first.first} minus {first.second}",
+        headline="" if first is None or replayed.faults else f"Against {first.second}: {lead}",
         verdict=None if first is None else first.verdict,
         comparisons=tuple(compared),
         frontier=tuple(_frontier(replayed)),

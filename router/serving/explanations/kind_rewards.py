@@ -1,7 +1,7 @@
 """What a policy and the best fixed arm earn on questions of a kind, and whether questions need different arms."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import numpy as np
@@ -49,6 +49,10 @@ class KindRewards:
         return cls(
             policy=(pmfs * rewards).sum(axis=1), fixed=rewards, weights=np.ones(rewards.shape), confirmed=confirmed
         )
+
+    def newest(self, count: int) -> Self:
+        """The rewards of the first `count` questions; confirmed by all."""
+        return replace(self, policy=self.policy[:count], fixed=self.fixed[:count], weights=self.weights[:count])
 
     def best(self) -> int | None:
         """The place of the fixed arm with the highest mean; None if no arm has enough rows."""

@@ -41,6 +41,8 @@ from ragbandit.shared.types import ArmName, Matrix, Query
 #: policies that had learned less
 LOOKED_AT: Final = 5_000
 MOST_QUESTIONS: Final = 500
+#: part of these that is mapped if kinds do not explain the whole, for example since a safe start decided older ones
+_NEWEST_PART: Final = 4
 MOST_LEAVES: Final = 8
 #: fewest questions of a leaf: FEWEST, or 1 / _FEWEST_PART of all questions if that is more
 FEWEST, _FEWEST_PART = 10, 50
@@ -93,11 +95,11 @@ class PolicyMap:
             return f"{part}{best}{texts}"
         if not self.differs:
             return f"no kind of question gets other arms than the rest, in {newest}{texts}"
+        if not self.confirmed:
+            return f"which questions need which arm is not known yet: the rewards do not show it, in {newest}{texts}"
         part = f"kinds of questions explain {share} of how the probabilities differ between {newest}"
-        why = "too little to name them"
-        if self.explained >= EXPLAINED:
-            why = "but rewards do not show yet that questions need different arms, so the kinds are not named"
-        return f"{part}, {why}{': these are the questions that differ most' if self.kinds else ''}"
+        which = ": these are the questions that differ most" if self.kinds else ""
+        return f"{part}, too little to name them{which}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,6 +131,13 @@ class Asked:
         ids = [row["id"] for row in rows if "id" in row]
         return cls(texts=texts, ids=ids, facts=facts, words=words, tests=tests, made=halves(texts))
 
+    def newest(self, count: int) -> Self:
+        """The first `count` questions."""
+        words = {word: [at for at in places if at < count] for word, places in self.words.items()}
+        tests = [replace(test, holds=test.holds[:count]) for test in self.tests]
+        texts, ids, facts = self.texts[:count], self.ids[:count], self.facts[:count]
+        return type(self)(texts=texts, ids=ids, facts=facts, words=words, tests=tests, made=self.made[:count])
+
 
 Path = tuple[tuple[Test, bool], ...]
 
@@ -156,7 +165,19 @@ def policy_map(
     drawn = np.array([arms.index(row["arm"]) for row in rows])
     earned = KindRewards.of_draws(rewards, drawn=drawn, pmfs=pmfs, most=MOST_QUESTIONS)
     newest = Asked.of(rows[:MOST_QUESTIONS], schema=schema)
-    return map_of(newest, pmfs=pmfs[:MOST_QUESTIONS], arms=arms, earned=earned)
+    return map_of_newest(newest, pmfs=pmfs[:MOST_QUESTIONS], arms=arms, earned=earned)
+
+
+def map_of_newest(asked: Asked, *, pmfs: Matrix, arms: Sequence[ArmName], earned: KindRewards) -> PolicyMap:
+    """Map questions, the newest first: all of them, or the newest ones if only these have kinds that can be named."""
+    whole, count = map_of(asked, pmfs=pmfs, arms=arms, earned=earned), len(pmfs) // _NEWEST_PART
+    if not whole.differs or whole.is_named or count < 2 * FEWEST:
+        return whole
+    newest = map_of(asked.newest(count), pmfs=pmfs[:count], arms=arms, earned=earned.newest(count))
+    if newest.is_named:
+        return newest
+    one = _all_of(earned, name=f"the newest {count:,}", pmfs=pmfs[:count], arms=arms, whole=len(pmfs))
+    return whole if whole.confirmed else replace(whole, kinds=(*whole.kinds, one))
 
 
 def with_kinds(report: Report, database: Database, *, label: str, schema: ContextSchema, weight: float) -> Report:
@@ -176,8 +197,8 @@ def map_of_queries(
 
 
 def map_of(asked: Asked, *, pmfs: Matrix, arms: Sequence[ArmName], earned: KindRewards) -> PolicyMap:
-    """The leaves of a tree; the questions that differ most if the leaves explain too little or rewards do not confirm
-    that questions need different arms.
+    """The leaves of a tree; all questions together if rewards do not confirm that questions need different arms; the
+    questions that differ most if the leaves explain too little.
     """
     leaves = grow_tree(pmfs, tests=asked.tests, made=asked.made)
     best, has_texts = earned.best(), any(asked.texts)
@@ -187,7 +208,9 @@ def map_of(asked: Asked, *, pmfs: Matrix, arms: Sequence[ArmName], earned: KindR
         return PolicyMap(**common)
     explained = _explained(pmfs, leaves, made=asked.made)
     common |= {"differs": True, "explained": explained, "confirmed": earned.confirmed}
-    if explained < EXPLAINED or not earned.confirmed:
+    if not earned.confirmed:
+        return PolicyMap(kinds=(_all_of(earned, name="all of them", pmfs=pmfs, arms=arms, whole=len(pmfs)),), **common)
+    if explained < EXPLAINED:
         return PolicyMap(kinds=tuple(_most_different(asked, pmfs=pmfs, arms=arms)), **common)
     names = [_name(path, places=places, asked=asked) for path, places in leaves]
     leaf_of = {place: name for name, (_, places) in zip(names, leaves, strict=True) for place in places.tolist()}
@@ -212,6 +235,12 @@ def _explained(pmfs: Matrix, leaves: Sequence[tuple[Path, Rows]], *, made: npt.N
     within = sum(_squares(pmfs[rows[~made[rows]]], around=pmfs[rows[made[rows]]]) for _, rows in leaves)
     whole = _squares(pmfs[~made], around=pmfs[made])
     return max(0.0, (whole - within) / max(whole, 1e-9))
+
+
+def _all_of(earned: KindRewards, *, name: str, pmfs: Matrix, arms: Sequence[ArmName], whole: int) -> QuestionKind:
+    """The first questions together, of `whole` ones."""
+    means, reward = dict(zip(arms, pmfs.mean(axis=0).tolist(), strict=True)), earned.mean(np.arange(len(pmfs)))
+    return QuestionKind(name=name, share=len(pmfs) / whole, arms=means, reward=reward)
 
 
 def _most_different(asked: Asked, *, pmfs: Matrix, arms: Sequence[ArmName]) -> Iterator[QuestionKind]:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 from ragbandit.additions.dashboard.endpoints import DOOR
 from ragbandit.additions.dashboard.rendering import STATIC
+from ragbandit.router.learning.monitoring.diagnosis import ArmDiagnosis, Diagnosis
 from ragbandit.router.queue.presence import WorkerState
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.storage import policy_versions as store
@@ -56,12 +57,11 @@ class Tags(HTMLParser):
         self._is_number = False
 
 
-class Told:
-    """A state with a worker that has a hostile name."""
+class FixedState:
+    """A state that pages read again and again."""
 
     def __init__(self, state) -> None:
-        worker = WorkerState(name=HOSTILE, queue="learn", state=HOSTILE, host=HOSTILE, heard_at=None)
-        self._state = replace(state, workers=[worker])
+        self._state = state
 
     async def value(self):
         return self._state
@@ -418,6 +418,19 @@ def test_only_what_can_be_done_is_amber(service, visit):
     ]
 
 
+def test_an_arm_that_is_never_learned_stands_first(service, visit):
+    """If the policy is stuck, the overview says so with the remedy before any verdict, and only once."""
+    arm, state = service.router.service.arms[0], service.router.state()
+    learning = Diagnosis(
+        state="stuck", arms={arm: ArmDiagnosis(state="stuck", worth=0.1, labels=80, questions=None)}, judged={arm: 2}
+    )
+    service.app.state.read_state = FixedState(replace(state, ledger=replace(state.ledger, learning=learning)))
+    page = visit(service).page("/ui")
+    assert page.count("label its answers, raise policy.floor") == 1
+    assert page.index("label its answers, raise policy.floor") < page.index('class="hero')
+    assert "See the top of this page" in page
+
+
 def test_no_sentence_calls_all_arms_alone(service, visit):
     """A question that allows every arm is not restricted; one that allows fewer is."""
     arms = sorted(service.router.service.arms)
@@ -546,7 +559,8 @@ def test_texts_of_others_are_texts(serve, visit):
             connection, base=made.base, killed="arm", arm=HOSTILE[:60], actor=HOSTILE[:60], reason=HOSTILE, now=1.0
         )
     counted(service)
-    service.app.state.read_state = Told(service.router.state())
+    worker = WorkerState(name=HOSTILE, queue="learn", state=HOSTILE, host=HOSTILE, heard_at=None)
+    service.app.state.read_state = FixedState(replace(service.router.state(), workers=[worker]))
     for path in (*PAGES, f"/ui/decisions/{named}", f"/ui/policies/{made.name}", "/ui/decisions?session=s1"):
         text = browser.page(path)
         parsed = Tags(text)

@@ -209,7 +209,9 @@ def test_a_callers_id_may_not_begin_as_one_of_the_service(asking):
 
 @needs("dashboard")
 def test_answers_that_a_verdict_lacks(serve, visit, monkeypatch):
-    """A button puts as many answers of the compared arm on the page as the verdict lacks ratings, also twice."""
+    """A button puts as many answers of the compared arm on the page as the verdict lacks ratings. While they wait, the
+    overview says so instead.
+    """
     monkeypatch.setattr("ragbandit.router.reporting.report._to_rate", lambda *_, **__: 2)
     holdback = {"arm": "direct", "share": 0.5}
     service = serve(arms=ARMS, policy={"name": "uniform", "holdback": holdback})
@@ -221,11 +223,13 @@ def test_answers_that_a_verdict_lacks(serve, visit, monkeypatch):
     while arms.count("direct") < 3:  # 3 of 4 draws
         arms.append(arm(answered(service)))
     browser = visit(service)
-    for _ in range(2):
-        assert "Put 2 unrated answers on the page Labels" in browser.page("/ui?time=week")
-        done = browser.send("/ui/rate", on="/ui?time=week", time="week")
-        assert done.headers["location"] == "/ui/labels"
-        assert "2 answers wait; 0 labels were given today." in browser.page("/ui/labels")
+    assert "Put 2 unrated answers on the page Labels" in browser.page("/ui?time=week")
+    done = browser.send("/ui/rate", on="/ui?time=week", time="week")
+    assert done.headers["location"] == "/ui/labels"
+    assert "2 answers wait; 0 labels were given today." in browser.page("/ui/labels")
+    overview = browser.page("/ui?time=week")
+    assert '2 answers wait on the page <a href="/ui/labels">Labels</a>' in overview
+    assert "unrated answers on the page Labels" not in overview
     assert [arm(key) for key in waiting(service)] == ["direct", "direct"]
 
 

@@ -10,6 +10,7 @@ from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.monitoring.drifts import Change
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.changes import changes_in
+from ragbandit.router.reporting.prompt_line import prompt_line
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report_of
 
@@ -90,7 +91,8 @@ def test_a_verdict_begins_with_arms_that_were_hardly_tried():
     assert found.untried.startswith(start)
     assert f"{other} is hardly tried (1 judged)" in found.untried
     assert found.sentence.index(found.untried) < found.sentence.index("routing is as good as always premium")
-    assert found.untried in words.report_assessment(found, now=found.until).sentence
+    assert words.report_assessment(found, now=found.until).headline.endswith(f"; {found.untried}")
+    assert prompt_line(found, shares={"premium": 0.98}).endswith(f"; {found.untried}; reward as good")
     tried = np.arange(400) % len(log.arms)
     known = report_of(replace(log, arm=tried, quality=np.ones(400)), SCOPE, policy=PolicySettings(), against="premium")
     assert known.untried is None

@@ -4,11 +4,20 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from ragbandit.router.config.context_schema import ContextKey
 from ragbandit.router.serving.explanations import policy_map
 from ragbandit.router.serving.explanations.kind_names import Condition, kind_name
-from ragbandit.router.serving.explanations.policy_map import MOST_LEAVES, Asked, KindRewards, grow_tree, halves, map_of
+from ragbandit.router.serving.explanations.policy_map import (
+    MOST_LEAVES,
+    Asked,
+    KindRewards,
+    grow_tree,
+    halves,
+    map_of,
+    map_of_newest,
+)
 from ragbandit.router.serving.explanations.question_facts import frequent_words, question_facts
 from tests.support.cases import every_case
 
@@ -238,16 +247,42 @@ def test_a_kind_earns_so_much_over_the_best_fixed_arm():
 
 
 def test_kinds_are_named_only_if_rewards_confirm_them():
-    """If every kind earns the same with each arm, the questions that differ most are shown, with the reason."""
+    """If every kind earns the same with each arm, the shares of all questions are shown, with the reason."""
     rows, texts = questions(400), [f"question {number}" for number in range(400)]
     pmfs = np.where(np.array([row["words"] > 9 for row in rows])[:, None], [0.1, 0.9], [0.9, 0.1])
     told = shown(pmfs, rows=rows, texts=texts, rewards=np.random.default_rng(4).normal(0.5, 0.1, (400, 2)))
     assert told.explained > 0.99
     assert not told.is_named
-    assert "but rewards do not show yet that questions need different arms" in told.sentence
-    assert told.kinds[0].name == "the 3 questions most likely to get cheap"
-    without = shown(pmfs, rows=rows, texts=[""] * 400, rewards=np.random.default_rng(4).normal(0.5, 0.1, (400, 2)))
-    assert (without.kinds, "so the kinds are not named" in without.sentence) == ((), True)
+    assert told.sentence.startswith("which questions need which arm is not known yet: the rewards do not show it")
+    [everything] = told.kinds
+    assert (everything.name, everything.share, everything.examples) == ("all of them", 1.0, ())
+    assert everything.arms == pytest.approx(dict(zip(("cheap", "dear"), pmfs.mean(axis=0), strict=True)))
+
+
+def started_safely(*, rewards):
+    """The map of 400 questions, the newest first: a safe start decided the older 300."""
+    rows, texts = questions(400), [f"question {number}" for number in range(400)]
+    long = np.array([row["words"] > 9 for row in rows])[:, None]
+    learned = np.arange(400)[:, None] < 100
+    pmfs = np.where(learned, np.where(long, [0.1, 0.9], [0.9, 0.1]), [0.02, 0.98])
+    asked = Asked(texts=texts, facts=rows, words={}, tests=[*policy_map._tests(rows)], made=halves(texts))
+    earned = KindRewards.of_outcomes(np.where(long, *rewards) + np.zeros((400, 2)), pmfs=pmfs)
+    return map_of_newest(asked, pmfs=pmfs, arms=["cheap", "dear"], earned=earned), pmfs
+
+
+def test_the_kinds_of_the_newest_questions_are_named_if_a_safe_start_decided_the_others():
+    """Kinds that explain the newest quarter of the questions are named as those of this quarter."""
+    told, _ = started_safely(rewards=([0.2, 0.8], [0.9, 0.5]))
+    assert (told.is_named, told.questions) == (True, 100)
+    assert {kind.name for kind in told.kinds} == {"longer than 9 words", "up to 9 words"}
+    assert "the newest 100 questions" in told.sentence
+
+
+def test_shares_of_the_newest_questions_are_shown_beside_those_of_all():
+    """If rewards confirm no kinds, a reader sees how the newest quarter differs from the whole."""
+    told, pmfs = started_safely(rewards=([0.5, 0.5], [0.5, 0.5]))
+    assert [(kind.name, kind.share) for kind in told.kinds] == [("all of them", 1.0), ("the newest 100", 0.25)]
+    assert [kind.arms["cheap"] for kind in told.kinds] == pytest.approx([pmfs[:, 0].mean(), pmfs[:100, 0].mean()])
 
 
 def drawn_rewards(seed, *, means, share=1.0):

@@ -166,6 +166,14 @@ def test_the_log_is_described():
     assert rows["how"][0][1:3] == ("2,310 of 12,000", "28")
 
 
+def test_the_headline_has_the_verdict_of_every_candidate():
+    """One line says what each candidate is against the baseline; the sentence of the first is folded below it."""
+    shown = replay_assessment(replayed(BASELINE, candidate(), candidate("fixed:none", 0.0, 0.2)))
+    assert shown.headline == f"Against {SERVED}: better: linucb; not known yet: fixed:none"
+    assert shown.sentence.startswith("linucb is better than")
+    assert replay_assessment(replayed(candidate(), faults=("it was drawn too often",))).headline == ""
+
+
 def test_the_picture_names_each_candidate_that_it_leaves_out():
     """A candidate whose reward or quality is not known has no place in the picture, and the note says why."""
     unknown = candidate("fixed:none", 0.0, 0.2)

@@ -718,7 +718,7 @@ FREE: Final = (
     r"a right answer (?:is worth|at) D cents|gives \w+ a share of every draw, D",  # settings
     r"Last D (?:days|hours)|last \d+ (?:hours|days|months)|Charts appear D h|\bThe latest D h\b",
     r"95 % (?:intervals|confidence)|95th percentile|0\.5 or more|per 1,000 questions|\b0 is no difference|\(403\)",
-    r"missing: [^;.]*(?:\.\d[^;.]*)*",  # a forecast, scored by benchmarks.coverage.forecasts
+    r"[Mm]issing(?: for a verdict)?: [^;.]*(?:\.\d[^;.]*)*",  # a forecast, scored by benchmarks.coverage.forecasts
     r"needs (?:about )?N more|needs tens of thousands more|judged after about N more|about N(?: to N)? rated questions",
     r"within about [\w ]+ at today's rate",
     r"reward a question -?D -?D ",  # the ends of an axis
@@ -726,13 +726,14 @@ FREE: Final = (
     r"\{input: 0\.0, output: 0\.0\}|The page: \S+",
     r"D (?:llm calls?|prompt tokens?|completion tokens?|seconds \w+)",
     r"Latency [^;]*; median D m?s|Feedback to policy D m?s median of the last N|Learning lag D m?s",
-    r"S to S is the interval|not known yet reward a question|S reward a question of routing",
+    r"S to S interval of the reward|not known yet reward per question|S reward per question, routing",
     r"Who wrote book \d+\?|How many pages has book \d+\?",
     r"P of the day is over|raises the price N-fold|its D dollars of the day",
     r"weight of cost [^│%]*?(?: │)? P (?:│ )?\w+ P(?:,? \w+ P)*",
     r"(?<= %)(?: │)? (?:S|\N{EN DASH})(?: (?:│ +)?S(?: \(S)? to S)?",  # what a kind earns
     r"kind of question weight of cost [\w ,]+? probabilities",  # kinds that vary with the draws
     r"(?i)these N kinds explain P|kinds of questions explain P",
+    r"(?:all of them|the newest N)[ │]+P[ │]+\w+ P(?:,? \w+ P)*",  # means of all probabilities: test_policy_map.py
     r"the N questions most likely to get \w+(?: P(?: \w+ P)*)?",
     r"│ [^│]*most likely[^│]* │[^│]*│[^│]*│[^│]*│[^│]*│[^│]*│",
     r"\(N: a task, [^)]*\)|of N questions that other arms answered",

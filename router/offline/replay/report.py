@@ -49,10 +49,10 @@ def replay_assessment(replayed: ReplayResult) -> Assessment:
     compared = comparisons(replayed)
     first = compared[0] if compared else None
     sentence, *others = headline(replayed) or [""]
-    verdicts = dict[str, list[str]]()
-    for comparison in compared:
-        verdicts.setdefault(comparison.verdict, []).append(one_line(comparison.first))
-    lead = "; ".join(f"{verdict}: {', '.join(names)}" for verdict, names in verdicts.items())
+    names = {
+        one.verdict: [one_line(each.first) for each in compared if each.verdict == one.verdict] for one in compared
+    }
+    lead = "; ".join(f"{verdict}: {', '.join(same)}" for verdict, same in names.items())
     if replayed.faults:
         faults = "; ".join(map(one_line, replayed.faults))
         sentence = f"this log is wrong, so that no number from it is reliable: {faults}"

@@ -16,27 +16,12 @@ from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.proxies import httpx_options
 from ragbandit.strategies.base import Request
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
+from tests.support.servers.company_proxy import CLOSED, through  # noqa: F401 - a fixture
 from tests.support.servers.openai_calls import CAPITAL
-from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
+from tests.support.servers.scripted_http import Scripted, ScriptedHttp
 from tests.support.servers.tls_redis import OPENSSL, make_authority
 
-#: a port of this machine at which nobody listens
-CLOSED = 9
 URL = "http://model.example:8000/v1"
-
-
-@pytest.fixture(autouse=True)
-def through(monkeypatch):
-    """A function that makes an address the proxy, with a password; before, no variable names one."""
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR"):
-        for each in (name, name.lower()):
-            monkeypatch.delenv(each, raising=False)
-
-    def put(address: str) -> None:
-        for name in ("HTTP_PROXY", "HTTPS_PROXY"):
-            monkeypatch.setenv(name, address.replace("://", "://me:hunter2@"))
-
-    return put
 
 
 def of_model() -> RagBanditError:
@@ -74,7 +59,7 @@ CALLERS = {"model": of_model, "arm": of_arm, "client": of_client}
 
 @pytest.mark.parametrize("caller", CALLERS)
 @pytest.mark.parametrize("fault", ["down", "refuses", "unreached"])
-def test_a_proxy_that_fails_is_named(through, caller, fault):
+def test_a_proxy_that_fails_is_named(through, caller, fault):  # noqa: F811 - the fixture
     """The error of a call names the proxy, and not its password; a proxy that refuses is not the caller's error."""
     statuses = {"refuses": 407, "unreached": 502}
     with ScriptedHttp(Scripted(status=statuses.get(fault, 200), body=b"no", headers={})) as proxy:
@@ -95,7 +80,7 @@ def authority(tmp_path_factory):
 
 
 @pytest.mark.skipif(OPENSSL is None, reason="there is no openssl, which makes the certificates")
-def test_a_proxy_behind_tls_is_trusted_by_the_same_certificates(through, authority, monkeypatch):
+def test_a_proxy_behind_tls_is_trusted_by_the_same_certificates(through, authority, monkeypatch):  # noqa: F811 - the fixture
     """HTTPS_PROXY=https://... with an authority of the company: SSL_CERT_FILE counts for the way to the proxy, too."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority.parent / "server.pem", authority.parent / "server.key")
@@ -118,27 +103,7 @@ def test_a_proxy_behind_tls_is_trusted_by_the_same_certificates(through, authori
     assert heads[0].startswith(b"GET http://model.example:8000/v1 ")
 
 
-def test_an_index_in_elasticsearch_is_asked_by_the_same_rule(through):
-    """The retriever asks through the proxy, with the whole address and its password, and names a proxy that fails."""
-    es = pytest.importorskip("ragbandit.additions.elasticsearch.retriever")
-    meta = {"x": {"mappings": {"_meta": {"ragbandit": {"format": es.FORMAT, "complete": True, "sha256": "0"}}}}}
-    with ScriptedHttp(json_reply(meta, X_Elastic_Product="Elasticsearch")) as proxy:
-        through(proxy.url)
-        es.ElasticsearchRetriever("http://search.example:9200/es/", index="x", api_key="id:secret\n").opened()
-        [(path, headers, _)] = proxy.seen
-        es.ElasticsearchRetriever("http://search.example", index="x").opened()
-        assert proxy.seen[-1][0] == "http://search.example:80/x/_mapping"
-    assert path == "http://search.example:9200/es/x/_mapping"
-    headers = {name.lower(): value for name, value in headers.items()}
-    assert headers["proxy-authorization"].startswith("Basic ")
-    assert headers["authorization"] == "ApiKey aWQ6c2VjcmV0"
-    through(f"http://127.0.0.1:{CLOSED}")
-    with pytest.raises(RagBanditError, match=f"through the proxy http://127.0.0.1:{CLOSED}") as caught:
-        es.ElasticsearchRetriever("http://search.example:9200", index="x").opened()
-    assert "hunter2" not in str(caught.value)
-
-
-def test_spans_are_sent_by_the_same_rule(through, monkeypatch):
+def test_spans_are_sent_by_the_same_rule(through, monkeypatch):  # noqa: F811 - the fixture
     """A receiver on this machine is never asked through the proxy; another one is."""
     pytest.importorskip("opentelemetry.sdk")
     from ragbandit.router.telemetry.otel import open_telemetry

@@ -1,10 +1,10 @@
 """What an answer of an arm is expected to cost, in dollars: for limits, for the order of a failover, for reservations.
 
 `of` is the mean of the arm's newest answers with a price. For an arm of ours these are the answers of its present model
-to anybody (those to requests that name it only if there are no others, or large ones would make it dear for all); for
-a caller's own arm, those that the same tenant reported, since callers report what they like. Without them it is the
-listed price. Failed answers do not count, or failing arms would be the cheapest. Each turn counts by its own cost. An
-arm whose newest outcomes are all failures is last in the order, also without the breaker.
+to anybody. Those to requests that name it count only without others: large ones would make it expensive for all. For a
+caller's own arm these are the answers that the same tenant reported, since callers report what they like. Without any
+it is the listed price. Failed answers do not count, or failing arms would be the cheapest. Each turn counts by its own
+cost. An arm whose newest outcomes are all failures is last in the order, also without the breaker.
 """
 
 import math

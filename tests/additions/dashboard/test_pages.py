@@ -419,7 +419,7 @@ def test_only_what_can_be_done_is_amber(service, visit):
 
 
 def test_an_arm_that_is_never_learned_stands_first(service, visit):
-    """If the policy is stuck, the overview says so with the remedy before any verdict, and only once."""
+    """The overview shows a stuck policy with the remedy before any verdict, and only once."""
     arm, state = service.router.service.arms[0], service.router.state()
     learning = Diagnosis(
         state="stuck", arms={arm: ArmDiagnosis(state="stuck", worth=0.1, labels=80, questions=None)}, judged={arm: 2}
@@ -494,7 +494,7 @@ def test_the_page_queues_begins_with_what_is_wrong(service, visit, monkeypatch):
     browser, router = visit(service), service.router
     parts = {"database": "ok"}
     monkeypatch.setattr(type(router.process.readiness), "states", lambda _self: parts)
-    service.app.state.read_state = Told(router.state())
+    service.app.state.read_state = FixedState(router.state())
     Lease(database=router.database, name="ready:1").acquire(holder="ready", lease_s=-5.0)
     page = "".join(Tags(browser.page("/ui/queues")).words)
     assert page.index("All is well: every part replies") < page.index("Parts")

@@ -210,7 +210,7 @@ def test_a_callers_id_may_not_begin_as_one_of_the_service(asking):
 @needs("dashboard")
 def test_answers_that_a_verdict_lacks(serve, visit, monkeypatch):
     """A button puts as many answers of the compared arm on the page as the verdict lacks ratings. While they wait, the
-    overview says so instead.
+    overview shows their number instead.
     """
     monkeypatch.setattr("ragbandit.router.reporting.report._to_rate", lambda *_, **__: 2)
     holdback = {"arm": "direct", "share": 0.5}

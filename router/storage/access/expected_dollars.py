@@ -1,9 +1,9 @@
 """What an answer of an arm is expected to cost, in dollars: for limits, for the order of a failover, for reservations.
 
-`of` is the mean of the arm's newest answers with a price. For an arm of ours these are the answers of its present model
-to anybody. Those to requests that name it count only without others: large ones would make it expensive for all. For a
-caller's own arm these are the answers that the same tenant reported, since callers report what they like. Without any
-it is the listed price. Failed answers do not count, or failing arms would be the cheapest. Each turn counts by its own
+`of` is the mean of the arm's newest answers with a price. All tenants' answers of its present model count. Answers to
+requests that name the arm count only if there are no others: large requests of one caller would make it expensive for
+all. If callers run the arm, only answers that the same tenant reported count, since callers report what they like. An
+arm without such answers has its listed price. Failed answers do not count. Each turn counts by its own
 cost. An arm whose newest outcomes are all failures is last in the order, also without the breaker.
 """
 

@@ -14,7 +14,7 @@ MAX_NOTE: Final = 120  #: maximum number of characters of a note for the user
 
 
 class AnswerReader(Protocol):
-    """Receives an answer while it is written. Called on the event loop that runs the arm; never raises."""
+    """Receives an answer while it is written. Called on the event loop that runs the arm. Its errors fail the arm."""
 
     @property
     def reading(self) -> bool:

@@ -73,7 +73,7 @@ async def run_strategy(
     """Run the arm on the query. A failing arm gives an outcome, not an exception. The outcome has a status:
 
     answered: the arm returned an answer.
-    exhausted: a cap of the budget ended the arm. The answer is the arm's draft or None, the stop reason "budget_<cap>".
+    exhausted: a cap of the budget ended the arm; stop reason "budget_<cap>". The answer is a late one, a draft or None.
     failed: the arm raised an error, or its answer has more than MAX_TEXT characters. The stop reason is "error",
     "question_too_long" if no prompt has room for the question, "request_refused" if the model's server refuses a chat,
     "unreadable" if its reply exceeds a cap, or CANCELLED if the caller cancelled the arm by `stop`.

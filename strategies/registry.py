@@ -139,7 +139,7 @@ def _make_arm(name: str, *, params: Mapping[str, object] | None) -> Strategy:
 
 
 def _class_of(name: str, *, path: object) -> Any:
-    """The class at the import path. Without a path: the installed arm of this name, or the built-in arm."""
+    """The class at an import path, or of a built-in arm; without a path the installed or built-in arm `name`."""
     ours = built_in_arms()
     if path is not None:
         if isinstance(path, str) and path not in ours and ":" not in path:

@@ -38,7 +38,7 @@ class ArmRun(Generic[_Value]):
     value: _Value
     arm: str
     decision_id: str
-    #: whether the service could not be reached; the default arm then ran, and nothing is learned from the run
+    #: whether the client chose its default arm without the service; nothing is learned from the run then
     degraded: bool
     #: whether the outcome is stored; False if sending failed (which is logged), or if the decision is degraded
     reported: bool
@@ -133,7 +133,7 @@ class ReportedRun:
 
 log = logging.getLogger("ragbandit.client")
 
-#: prefix of the ids of decisions that a client made while the service could not be reached
+#: prefix of the ids of decisions that a client made by its default arm
 _DEGRADED: Final = "degraded-"
 #: maximum number of ids to remember that callers chose for degraded decisions
 _MOST_OWN_IDS: Final = 10_000
@@ -142,13 +142,14 @@ _MOST_SILENT: Final = 3
 
 
 def is_degraded(decision_id: str) -> bool:
-    """Whether a client generated this id while the service could not be reached. The service does not know the id."""
+    """Whether this is the id of a decision that a client made by its default arm. The service does not know the id."""
     return isinstance(decision_id, str) and decision_id.startswith(_DEGRADED)
 
 
 class Fallback:
-    """Makes decisions with `default_arm` while the service cannot be reached. Without a default arm, errors are raised.
+    """Makes decisions with `default_arm` if the service cannot be reached, fails or refuses the arms of a question.
 
+    Without a default arm, errors are raised.
     probe_s: seconds between two questions that are sent to a service that does not reply.
     """
 

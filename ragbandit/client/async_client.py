@@ -109,8 +109,9 @@ class AsyncClient:
     connections: maximum number of simultaneous connections; further calls wait
     default_arm: the arm that `route` returns if the service cannot be reached, or does not reply within
         route_timeout_s; after three such questions in a row, at once for all but one question per 5 route_timeout_s,
-        until the service replies. Such a reply has `degraded: true`, its outcome and feedback are only counted, and
-        nothing is learned from it. Without a default arm, `route` raises the error
+        until the service replies. `route` also returns it if the service replies 429 or 5xx, or refuses all arms of the
+        question to the key. Such a reply has `degraded: true`, its outcome and feedback are only counted, and nothing
+        is learned from it. Without a default arm, `route` raises the error
     transport: replaces the network in tests (httpx)
     """
 
@@ -212,7 +213,10 @@ class AsyncClient:
         return await self._outcome(decision_id, body)
 
     async def feedback(self, decision_id: str, **body: Unpack[exchange.Judgement]) -> replies.ClientFeedbackReply:
-        """POST /v1/feedback with label, rating, reward or event. Optional: rater, source, feedback_id."""
+        """POST /v1/feedback with label, rating, reward, event or retract.
+
+        Optional: scale, rater, source, feedback_id.
+        """
         feedback_id = body.get("feedback_id")
         if feedback_id is None:
             feedback_id = exchange.new_id()

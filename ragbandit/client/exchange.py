@@ -147,7 +147,9 @@ class ReceivedReply:
 
 
 def check_size(size: int, *, call: Call, ends: float) -> None:
-    """Raises an error if a reply is late or too large. size: bytes so far. ends: deadline by time.monotonic()."""
+    """Raises httpx.ReadTimeout for a late reply, RagBanditError above MAX_REPLY. size: bytes so far. ends: deadline by
+    time.monotonic().
+    """
     if time.monotonic() > ends:
         raise httpx.ReadTimeout("the reply was not complete in time")
     if size > MAX_REPLY:

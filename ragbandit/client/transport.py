@@ -119,7 +119,9 @@ class AnswerReader:
         self._ended = False
 
     def read(self, chunk: bytes) -> Iterator[StreamEvent]:
-        """Yield the events that end in this chunk of bytes. Raises the error of an `error` event."""
+        """Yield the events that end in this chunk of bytes. Raises the error of an `error` event, and RagBanditError if
+        the stream is broken.
+        """
         try:
             for value in self._reader.feed(chunk):
                 if isinstance(value, dict):

@@ -31,7 +31,7 @@ def cached_arrays(
     """Load arrays from a cache file, or build and cache them if the file is missing or damaged.
 
     kind: subfolder of the cache
-    key: name of the file; it must identify everything that the arrays depend on
+    key: its first 32 characters name the file, and must identify everything that the arrays depend on
     cache: root folder, see `cache_root`
     """
     from safetensors import SafetensorError

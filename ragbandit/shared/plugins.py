@@ -24,7 +24,7 @@ _PATH = re.compile(r"[\w.]+:[\w.]+")
 
 
 def import_class(path: object, *, where: str) -> Any:
-    """Import a class by its path "package.module:Class". where: setting with the path. Raises ConfigError."""
+    """Import a class or function by its path "package.module:Name". where: setting with it. Raises ConfigError."""
     # A URL is refused here too, since Python's own message about it could contain a password.
     if not (isinstance(path, str) and _PATH.fullmatch(path)):
         raise ConfigError(f"{path!r} is not an import path", field=where, remedy='write it as "package.module:Class"')

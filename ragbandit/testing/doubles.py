@@ -1,4 +1,6 @@
-"""Test generators that hang, answer late or return token details. Checks of the contract of streaming generators."""
+"""Test doubles: generators that hang, answer late or return token details, and a reader that records. Checks of the
+contract of streaming generators.
+"""
 
 import asyncio
 import math

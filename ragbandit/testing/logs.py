@@ -82,7 +82,9 @@ def _questions(form: type[LogForm], record: Record) -> list[Record]:
 
 
 def _read(form: type[LogForm], record: Record) -> list[Record] | Exception | None:
-    """The questions that a form reads from a record, or its error. The form is called twice, with equal results."""
+    """The questions that a form reads from a record, or its error; None for a record of another tool. The form is
+    called twice, with equal results.
+    """
     given = deepcopy(record)
     first = _outcome(form, given)
     assert repr(given) == repr(record), f"`read` changed its record: {record!r:.300} became {given!r:.300}"

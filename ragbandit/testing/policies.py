@@ -238,7 +238,7 @@ def check_arms_come_and_go(make: Make) -> None:
 
 
 def check_batch_is_each_alone(make: Make) -> None:
-    """The output for a question is the same in a batch of any size and order as without other questions."""
+    """A deterministic policy's output for a question is the same in a batch of any size and order as without others."""
     offers = ((ARMS[0],), ARMS, ARMS[::-1], (ArmName("never_seen"), *ARMS), ARMS[1:])
     for policy in (make(), taught(make, made_updates(30))):
         alone = [

@@ -69,7 +69,7 @@ class Model(ParamsArm[ModelParams]):
 
     A chat completion from OpenAI's interface is forwarded unchanged to an OpenAI-compatible generator, with tools,
     images, formats and sampling, and its reply is returned unchanged. Other questions, and chats for other generators,
-    are sent as plain text after the conversation so far.
+    are sent as plain text after the conversation so far. With the param `effort` every question is sent as a chat.
     """
 
     arm: ClassVar[str] = "model"
@@ -174,8 +174,8 @@ class MultiStep(PromptedArm[MultiStepParams]):
     The first round searches with the question, a later round with the latest sentence that is not mere reasoning (see
     `last_query`). Then the model writes the next sentence. The reader sees only the passages and the question, not the
     sentences. Stop reasons: "answer_found" (a sentence contains "answer is"), "empty_sentence", "thoughts_too_long"
-    (the next prompt has no room for the sentences), "max_rounds", and "budget_rounds" if the budget allows fewer rounds
-    than the param `rounds`.
+    (the next prompt has no room for the sentences), "max_rounds", "budget_rounds" if the budget allows fewer rounds
+    than the param `rounds`, and "empty_answer" if the reader finds no answer.
     """
 
     arm: ClassVar[str] = "multi_step"

@@ -24,7 +24,7 @@ from ragbandit.strategies.run import Answer, Run
 
 #: longest random pause before the second attempt, seconds. Before every further attempt the longest pause doubles
 _PAUSE_S = 0.5
-#: longest pause before an attempt, seconds. The arm fails if the server's Retry-After is longer
+#: longest random part of a pause, seconds, and longest Retry-After; the arm fails if the server asks for a longer wait
 _LONGEST_S = 30.0
 _SHOWN = 200  #: maximum number of characters of a field's name in messages
 
@@ -34,7 +34,7 @@ class HttpParams(ArmParams):
     url: str = ""
     #: timeout of one attempt, seconds; the budget's seconds apply too
     timeout_s: Annotated[float, Field(gt=0)] = 60.0
-    #: maximum number of attempts after the first attempt
+    #: maximum number of attempts after the first attempt; none if another arm answers after a failure
     retries: Annotated[int, Field(ge=0, le=10)] = 2
     #: maximum bytes of a reply. A larger reply is a failure, and is not read to its end
     max_bytes: Annotated[int, Field(ge=1)] = 1_000_000
@@ -95,9 +95,9 @@ class Http(ParamsArm[HttpParams]):
         reply:   {"answer": "text", "steps": 2, "stop_reason": "answered", "cost": {"llm_calls": 3, ...}}
 
     In a conversation the request has "messages": [{"role", "content"}, ...], the oldest first. "budget" has the caps
-    that are set, and the remaining seconds. "cost" may have any field of `shared.types.Cost` except seconds_total. The
-    arm itself enforces only the seconds of the budget. If the reply's cost is above another cap, the outcome is
-    "exhausted" with the reply's answer.
+    that are set, and the remaining seconds. "cost" may have any field of `shared.types.Cost` except seconds_total,
+    assumed_dollars, turns and price. The arm itself enforces only the seconds of the budget. If the reply's cost is
+    above another cap, the outcome is "exhausted" with the reply's answer.
 
     After a failure that may pass (`Failure.may_pass`) the arm repeats the call. The pause before is random, at least
     the server's Retry-After, and on average longer each time. The arm fails at once if Retry-After is above 30 s, for

@@ -37,7 +37,7 @@ log = logging.getLogger("ragbandit.arms")
 
 #: longest random pause before the second attempt, seconds. Before every further attempt the longest pause doubles
 _PAUSE_S: Final = 0.5
-_LONGEST_PAUSE_S: Final = 60.0  #: longest pause before any attempt, seconds
+_LONGEST_PAUSE_S: Final = 60.0  #: longest random part of a pause, and longest Retry-After that is waited for, seconds
 #: pieces after which other tasks of the event loop run
 _TURN: Final = 64
 _LATE_USAGE_S: Final = 2.0  #: longest wait for the token usage after the end of the answer, seconds
@@ -159,7 +159,7 @@ class OpenAiGenerator(Generator):
         return False
 
     def _first_piece_s(self, call: "PromptCall") -> float | None:
-        """Timeout of the first piece, seconds. The default is half the remaining time if another arm can answer."""
+        """Timeout of the first piece, seconds; by default half the time left if another arm can answer, else None."""
         options, remaining_s = self._options, seconds_until(call.request.deadline)
         if options.first_piece_s is not None or remaining_s is None or not call.request.has_successor:
             return options.first_piece_s

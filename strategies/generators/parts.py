@@ -46,7 +46,7 @@ def plain_parts(prompt: Prompt) -> tuple[str, ...]:
 
 
 def transcript(messages: tuple[Message, ...]) -> str:
-    """The messages of user and assistant, one "Role: text" per line; "" without messages."""
+    """A heading and the messages of user and assistant, as one "Role: text" per line; "" without messages."""
     spoken = [message for message in messages if message.role in _NAMES and message.text.strip()]
     turns = [f"{_NAMES[message.role]}: {message.text}" for message in spoken]
     return "\n".join(["The conversation so far:", *turns]) if turns else ""

@@ -231,14 +231,14 @@ def fit_template(
     passage_words: int = 350,
     history: Sequence[Message] = (),
 ) -> FittedPrompt:
-    """Fill the template, and shorten it to the model's context minus `max_tokens`.
+    """Fill the template, and shorten it to the model's context minus `max_tokens`, or to PACKED_TOKENS.
 
     Every passage is cut to `passage_words` words. While the prompt is too long, one part after the other is dropped:
     demonstrations from the first (as in the papers), then messages of `history` from the oldest (system messages last),
     then passages from the last. The papers' code cuts lines from the top instead, and with them the best evidence.
 
-    Raises PromptTooLong if the prompt is still too long; QuestionTooLong instead if the longest field contains the
-    question, and the prompt would fit without the question. Raises ConfigError for a field without a value.
+    Raises PromptTooLong if the prompt is still too long for a known context; QuestionTooLong instead if the longest
+    field contains the question, and the prompt would fit without it. Raises ConfigError for a field without a value.
     """
     unfilled = sorted(template.fields - set(fields))
     if unfilled:

@@ -450,7 +450,7 @@ def _read_html(path: Path) -> tuple[str, str]:
 class _Page:
     """The text of an HTML page, and its first title.
 
-    Time is linear, unlike that of Python's own parser, and no tree is made: it takes the memory of a hundred pages.
+    Time is linear, unlike that of Python's own parser. A tree, which takes the memory of a hundred pages, is not made.
     An end tag ends its element and all elements inside.
     """
 

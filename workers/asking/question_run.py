@@ -45,7 +45,7 @@ class QuestionRun:
     source_chars: int = SOURCE_CHARS
     progress: Progress
     warn: Callable[[str], None] = lambda _text: None
-    #: called with `spent` after each answer
+    #: called with `spent` after each answer, and after its score
     on_paid: Callable[[float], None] = lambda _dollars: None
     #: number of questions that every arm has answered, and that count
     answered: int = 0
@@ -72,7 +72,7 @@ class QuestionRun:
 
     @property
     def spent(self) -> float:
-        """Dollars of the answers of this run, also of those that were paid before."""
+        """Dollars of the answers and scores of this run, also of answers that were paid before."""
         return self._admission.spent
 
     def finish(self, *, concurrency: int) -> None:
@@ -92,7 +92,7 @@ class QuestionRun:
             self.end("Ctrl-C")
 
     async def run(self, *, concurrency: int) -> None:
-        """Ask at most `concurrency` questions at a time. Closes generators and retrievers at the end."""
+        """Ask at most `concurrency` questions at a time. Closes the arms' parts and the scorer at the end."""
         self.stop.check_budget(self.spent)
         questions = itertools.takewhile(lambda one: self.ended is None or not _open_work(one), self.questions)
         try:

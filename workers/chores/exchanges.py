@@ -39,12 +39,12 @@ class RenewedClaims(Chore):
 
 
 def renew_claims(context: Context) -> None:
-    """Renew the claims of this process, and queue decisions again that ended processes had claimed."""
+    """Renew the claims of this process, and queue what ended processes had claimed: decisions to answer or to score."""
     for claims, active in context.claims_with_runs():
         claims.renew(active.claimed_ids())
         freed = claims.free_lost(held=active.claimed_ids())
         if freed:
             extra = {"action": "requeue", "count": len(freed), "decisions": ", ".join(freed[:5])}
-            log.warning("a process ended while it ran decisions; each of them runs once more, alone", extra=extra)
+            log.warning("a process ended with decisions under way; they are queued again", extra=extra)
         if claims is context.queue:
             context.notifier.request_answers(freed)

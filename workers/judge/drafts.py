@@ -78,7 +78,7 @@ class Drafts:
 
 
 def is_taken_back(words: str, *, scores: frozenset[float]) -> bool:
-    """Whether words after the scores refuse to score, or have other numbers as scores."""
+    """Whether words after the scores take them back, refuse to score, or have other numbers as scores."""
     if _TAKEN_BACK.search(words):
         return True
     return any(float(match[1].replace(",", ".")) not in scores for match in _NAMED_NUMBER.finditer(words))

@@ -1,4 +1,4 @@
-"""Runs `reward.check` in a child process, so that a hang or crash does not harm the worker.
+"""Runs `reward.check`, or the check of an arm, in a child process, so that a hang or crash does not harm the worker.
 
 The child runs `python -m ragbandit.workers.judge.reward_check FD`. It reads messages from the pipe FD: first {"check",
 "params", "path"}, which imports the function, then the arguments of each call. Each reply is {"value"} or {"error"}.
@@ -88,7 +88,7 @@ class CheckProcess:
         return reply["value"]
 
     async def close(self) -> None:
-        """The same as `end`, for cascades, which await the `close` of their parts."""
+        """The same as `end`, for those who await the `close` of all parts of an arm."""
         self.end()
 
     def end(self) -> int | None:

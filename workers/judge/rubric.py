@@ -240,9 +240,9 @@ def addresses_judge(text: str) -> bool:
 def parse_scores(text: str, *, criteria: Sequence[str], prompt: str = "") -> Mapping[str, CriterionScore]:
     """The scores in a reply: one object in JSON or like it, perhaps with words around it and after <think>...</think>.
 
-    Raises UnreadableScores if a criterion has no score or different ones, or if an object with a score is broken.
-    prompt: the judge's prompt. An object that occurs in the prompt is a quotation, for example the form, and not a
-    score.
+    Raises UnreadableScores if a criterion has no score or different ones, if an object with a score is broken, if the
+    reply is too long, or if its words take the scores back or speak of another scale. prompt: the judge's prompt, whose
+    objects, for example the form, are no scores when the reply repeats them
     """
     if len(text) > _LONGEST_REPLY:
         raise UnreadableScores(f"the reply has more than {_LONGEST_REPLY} characters")

@@ -178,7 +178,7 @@ class BoughtVerdict:
     ) -> str:
         """Ask until the verdict is known or `budget` dollars are spent. Ctrl-C ends it. Returns why the run ended.
 
-        on_paid: called after each answer with the dollars of this run. is_stopping: whether this process ends
+        on_paid: called after each answer and score with the dollars of this run. is_stopping: whether this process ends
         """
 
         def note_payment(dollars: float) -> None:
@@ -276,8 +276,8 @@ def _two_digits(dollars: float) -> str:
 
 
 class StoredQuestion(AskedQuestion):
-    """A stored question that a run asks both arms, in random order. Its text is read only then, since it may be erased
-    before.
+    """A stored question that a run asks both arms, in random order. Its text, which may have been erased meanwhile, is
+    read only then.
     """
 
     def __init__(self, verdict: BoughtVerdict, compared: ComparedQuestion) -> None:
@@ -356,7 +356,7 @@ class StoredQuestion(AskedQuestion):
         return is_scored_again
 
     def _note_dollars(self, work: Work, *, dollars: float, score_dollars: float | None) -> None:
-        """Correct later prices by a payment: of the score, or before it of a new answer. score_dollars: None before"""
+        """Correct later prices by what was paid. score_dollars: of the score; None when the answer has just arrived"""
         if score_dollars is not None:
             self._verdict.prices.note_score(score_dollars)
         elif work.outcome is None:

@@ -132,7 +132,7 @@ def wait_for_signal(
     consumers: Sequence[Consumer], signals: "Signals", *, cut_off: Callable[[], None], most_s: float
 ) -> None:
     """Wait until all threads have ended. The first signal stops them; a second one, or most_s seconds after the first,
-    also calls cut_off.
+    also calls cut_off, after which the threads get at most 2 s.
     """
 
     def ended() -> bool:

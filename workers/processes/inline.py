@@ -164,7 +164,7 @@ class LocalDelivery(Delivery[ReadStream]):
         pass
 
     async def keep(self, job: AnswerJob, outcome: Outcome, *, successor: Decision | None) -> bool:
-        """Commit the outcome in one batch with concurrent outcomes, then deliver it to waiting callers."""
+        """Store the outcome, in one batch with concurrent ones unless it has a successor, and deliver it to callers."""
         if outcome.status == "failed":
             self._process.note_failure()
         is_new = False

@@ -18,7 +18,7 @@ BEAT_S: Final = 5.0
 
 @contextlib.contextmanager
 def watch_store(database: Database, *, end: Callable[[], object]) -> Iterator[None]:
-    """During the block, call `end` every second while the database's path does not name the open file; then raise."""
+    """Call `end` every second while the database's path does not name the open file; raise at the end of the block."""
     faults: list[StoreError] = []
 
     def look() -> None:

@@ -262,7 +262,7 @@ class AnswerJob:
 
 
 def load_version_arm(context: Context, name: ArmName) -> LoadedArm | None:
-    """Load an arm that only a policy version has, when it is first drawn; None if no version has it."""
+    """Load an arm that only a policy version has, when it is first drawn; None if none has it, or if loading fails."""
     with context.store.database.read() as connection:
         versions = versions_of(connection, base=context.store.label)
     for version in reversed(versions):

@@ -142,8 +142,8 @@ class Context:
         return self.loop
 
     def close(self) -> None:
-        """Close scorers, generators and retrievers on the event loop, for CLOSE_S in all, then the loop. Failures, and
-        arms whose runs still hold the loop, are logged.
+        """Close scorers, generators, retrievers and checks on the event loop, for about CLOSE_S in all, then the loop.
+        Failures, and arms whose runs still hold the loop, are logged. Does nothing if this process has no loop.
         """
         loop, self.loop = self.loop, None
         if loop is None:

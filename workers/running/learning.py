@@ -20,7 +20,7 @@ log = logging.getLogger("ragbandit.worker")
 LEARN_S: Final = 60.0
 
 
-def next_learn(context: Context, woken: bool) -> Callable[[], int] | None:  # noqa: FBT001 - as Consumer.look
+def next_learn(context: Context, woken: bool) -> Callable[[], int] | None:  # noqa: FBT001 - as Consumer.claim_next
     if woken:  # wait until 0.2 s after the last look, so that feedback of these 0.2 s is learned together
         context.ending.wait(context.looked_at + 0.2 - time.monotonic())
     context.looked_at = time.monotonic()

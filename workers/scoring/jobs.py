@@ -43,7 +43,7 @@ class AnswerScore(NamedTuple):
 
 
 def next_score(context: Context, scorer: QueueScorer | None) -> Callable[[], None] | None:
-    """Claim the answer that has been due longest. Returns the function that scores it; None if no answer is due."""
+    """Claim the answer due longest. Returns the function that scores or refuses it; None in a pause, or without one."""
     if scorer is None or scorer.paused:
         return None
     job = scorer.queue.claim(now=context.deadlines.now(), expiring=context.deadlines.for_deletion())
@@ -120,7 +120,7 @@ def _store_score(
 def _judge(
     context: Context, judging: Judging, job: ScoreJob, *, record: DecisionRecord, outcome: Outcome
 ) -> AnswerScore | None:
-    """The judge's score, with its cost booked. None if this attempt fails; the failure is stored."""
+    """The judge's score, with its cost booked. None if this attempt gives none; the queue then stores what follows."""
     query, queue = record.decision.query, judging.queue
     database = context.store.database
     now = context.deadlines.now()

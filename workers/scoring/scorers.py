@@ -46,7 +46,7 @@ class QueueScorer:
         return False
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections. A check has none."""
 
 
 class Checking(QueueScorer):
@@ -83,7 +83,7 @@ class Judging(QueueScorer):
     async def verdict(
         self, question: str, *, outcome: Outcome, attempt: int, bill: Account
     ) -> tuple[Verdict, str | None]:
-        """Judge an answer. Returns (verdict, origin of the passages that the judge was shown). Raises NoVerdict.
+        """Judge an answer. Returns (verdict, origin of the passages that the judge was shown). Raises as `Judge.score`.
 
         The origin is "arm", "search", or None without passages. attempt: from 1.
         bill: gets the cost, also if the call is cancelled

@@ -51,7 +51,7 @@ class GeneratorKind(ABC):
 
     @abstractmethod
     def load(self, *, threads: int | None = None) -> Generator:
-        """Load the generator. Raises ConfigError. threads: of a local model, by default; None for all cores"""
+        """Load the generator. Raises ConfigError. threads: of a local model without a setting; None for all cores"""
 
     def check(self, *, fetch: bool) -> None:
         """Raise ConfigError if it could not be loaded. Loads no model. fetch: download missing weights."""

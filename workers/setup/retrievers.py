@@ -154,7 +154,7 @@ def with_choice(settings: Settings, *, retriever: str | None = None, index: str 
 
 
 def index_folder(settings: Settings) -> Path:
-    """The folder of the configured bm25 index."""
+    """The folder of `retriever.index`; a relative one is in the folder `indexes` of data_dir."""
     folder = Path(settings.retriever.index)
     return folder if folder.is_absolute() else Path(settings.data_dir).absolute() / "indexes" / folder
 

@@ -223,7 +223,7 @@ class ClientRouteReply(RouteReply, total=False):
     """A decision, as returned by the client library."""
 
     degraded: bool
-    """Whether the service could not be reached; the arm is then the client's `default_arm`, and nothing is stored."""
+    """Whether the client decided without the service; the arm is then its `default_arm`, and nothing is stored."""
 
 
 class RouteBatchReply(TypedDict):

@@ -51,7 +51,7 @@ class JudgeDay(TypedDict):
     expired: int
     """Answers not judged because they waited too long."""
     suspicious: int
-    """Answers not judged because a text in them gives the judge instructions."""
+    """Answers not judged because a text seems to give the judge instructions."""
     skipped: int
     """Answers not judged because too many others waited."""
     prompt_tokens: int

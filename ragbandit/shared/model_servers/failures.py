@@ -10,8 +10,8 @@ from ragbandit.shared.texts.redaction import without_keys
 from ragbandit.shared.types import DecisionId
 
 #: unreachable: no connection. broken: the connection ended before the reply. unreadable: the reply has an invalid form.
-#: limited: status 429. failed: status 5xx. denied: the arm's key, model or address is wrong. refused: the request is
-#: wrong, or the arm is unable to answer it (see `Failure.inability`)
+#: timeout: no reply in time. limited: status 429. failed: status 5xx. denied: the arm's key, model or address is wrong,
+#: or its quota is used up. refused: the request is wrong, or the arm is unable to answer it (see `Failure.inability`)
 FailureKind = Literal["unreachable", "broken", "timeout", "limited", "failed", "unreadable", "denied", "refused"]
 #: sign that a server no longer has the model. named: status 410, the server's own code, or words with the model's name.
 #: words: only words about some model, which may repeat what a caller wrote

@@ -119,7 +119,7 @@ def _is_certain(field: str, *, body: Mapping[str, Any], message: str) -> bool:
 
 
 def _end_with_user_turn(body: Mapping[str, Any], message: str) -> RepairedRequest | None:
-    """The chat with a user's turn at its end, for models that always begin an answer themselves."""
+    """The chat with a user's turn after a refused beginning of the answer; None if something else is refused."""
     messages = body.get("messages")
     last = messages[-1] if isinstance(messages, list) and messages else None
     if not (isinstance(last, Mapping) and last.get("role") == "assistant" and _BEGINNING.search(message)):
@@ -130,7 +130,7 @@ def _end_with_user_turn(body: Mapping[str, Any], message: str) -> RepairedReques
 
 
 def _drop_header_values(body: Mapping[str, Any], message: str, *, headers: Mapping[str, str]) -> RepairedRequest | None:
-    """The request with client headers that lack the refused values, or the whole header if no value is named."""
+    """The request without the refused values of a header, or without the header if none is named; None without one."""
     if _NEEDED.search(message):
         return None
     text, words = message.lower().replace("_", "-"), {*re.findall(r"[\w.:-]+", message)}
@@ -146,7 +146,7 @@ def _drop_header_values(body: Mapping[str, Any], message: str, *, headers: Mappi
 
 
 def _lower_limits(body: Mapping[str, Any], *, most: int) -> RepairedRequest | None:
-    """The request with a limit of at most `most` tokens for its answer, Anthropic's thinking included."""
+    """The request with `most` tokens for its answer, Anthropic's thinking included; None if it has no larger limit."""
     names = [name for name in TOKEN_LIMITS if isinstance(body.get(name), int) and body[name] > most]
     if not names:
         return None

@@ -1,4 +1,4 @@
-"""Child processes: starts programs, waits for them with a limit, and ends them. The package starts none otherwise.
+"""Child processes: starts programs, waits for them with a limit, and ends them.
 
 Computations that are spread over processes use the executors of `concurrent.futures` instead.
 """
@@ -79,14 +79,14 @@ class ChildProcess:
             self.process.send_signal(number)
 
     def wait(self, timeout_s: float) -> int | None:
-        """Wait until the process has ended, at most `timeout_s` seconds. Returns its status; None if it runs on."""
+        """Wait at most `timeout_s` for the process to end. Returns its status; None if it runs on, or never began."""
         if self.process is not None:
             with suppress(subprocess.TimeoutExpired):
                 return self.process.wait(timeout_s)
         return None
 
     def kill(self) -> int | None:
-        """Kill the process with its own children. Returns its status; None if it still runs after KILL_S seconds."""
+        """Kill the process with its own children. Returns its status; None if it runs on for KILL_S, or never began."""
         if self.process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)

@@ -12,7 +12,7 @@ from ragbandit.shared.processes.this_process import LASTING_FAILURE
 
 log = logging.getLogger("ragbandit.up")
 
-#: a child that lived longer than this, seconds, is restarted without a pause
+#: a child that lived longer than this, seconds, is restarted without a pause, as after its first death
 STEADY_S = 30.0
 
 

@@ -280,7 +280,7 @@ class CandidateNotes(Fact):
 
     @classmethod
     def read(cls, value: Json) -> Self | None:
-        """The notes from the stored list."""
+        """The notes from the stored list, without damaged ones; None if the value is no list."""
         if not isinstance(value, list):
             return None
         notes = map(CandidateNote.read, value)

@@ -198,7 +198,7 @@ class PolicyControl:
     revision: int
     """Number of changes of versions and of the switch so far."""
     killed: Literal["arm", "champion"] | None = None
-    """`arm`: every question gets one pinned arm. `champion`: no candidate is served. null: the switch is off."""
+    """`arm`: every question gets one pinned arm. `champion`: no version in shadow is asked. null: the switch is off."""
     arm: ArmName | None = None
     """The pinned arm; null unless `killed` is `arm`."""
     actor: str = ""

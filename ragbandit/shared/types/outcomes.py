@@ -121,7 +121,7 @@ class Generated:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Branch:
-    """The arm applied `rule` to `value`."""
+    """The arm applied `rule`, with the result `value`."""
 
     rule: str
     value: str
@@ -222,7 +222,7 @@ def spoken_answer(outcome: Outcome) -> str:
 
 
 def written_answer(outcome: Outcome) -> str | None:
-    """The answer without the transcript of its audio, which clients of chats get with the audio."""
+    """The answer without the transcript of its audio, which clients of chats get with the audio; None without one."""
     return None if outcome.answer is None else outcome.answer.removesuffix(spoken_answer(outcome))
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: number of newest answers whose costs are compared
 SAME_COSTS: Final = 100
+#: number of newest outcomes that are read
+_LOOKED_AT: Final = 2_000
 #: share by which booked dollars may differ from the list, and least number of an arm's answers that are compared
 DIFFERENT_PRICE: Final = 0.1
 LEAST_PRICED: Final = 10
@@ -108,13 +110,12 @@ def findings_of_costs(database: "Database", settings: "Settings", _: float) -> I
     from ragbandit.router.storage.sql.json_columns import object_or_empty
     from ragbandit.router.storage.sql.tables import decisions, outcomes
 
-    columns = select(decisions.c.arm, *outcomes.c["decision_id", "steps", "cost", "made_by", "made_at"])
-    answers = columns.join(decisions, decisions.c.id == outcomes.c.decision_id).where(outcomes.c.status == "answered")
-    answers = answers.order_by(outcomes.c.made_at.desc())
+    columns = outcomes.c["decision_id", "status", "steps", "cost", "made_by", "made_at"]
+    newest = select(*columns).order_by(outcomes.c.made_at.desc()).limit(_LOOKED_AT).subquery()
+    query = select(*decisions.c["arm", "run_by"], newest).join(newest, decisions.c.id == newest.c.decision_id)
+    query = query.where(newest.c.status == "answered").order_by(newest.c.made_at.desc())
     with database.read() as connection:
-        newest = connection.execute(answers.limit(SAME_COSTS)).all()
-        run_by_us = answers.where(decisions.c.run_by == "worker").limit(10 * SAME_COSTS)
-        worker_rows = connection.execute(run_by_us).all()
+        answers = connection.execute(query).all()
         corrections = corrections_of(connection)
 
     def read(rows: Sequence[Any]) -> Iterator[_Answer]:
@@ -125,8 +126,8 @@ def findings_of_costs(database: "Database", settings: "Settings", _: float) -> I
                 right = corrections.cost(cost, made_by=made_by, **facts)
                 yield _Answer(row.arm, row.steps, cost, right.dollars, made_by, row.made_at)
 
-    by_workers = list(read(worker_rows))
-    yield from _same_costs(list(read(newest)), settings=settings)
+    by_workers = list(read([row for row in answers if row.run_by == "worker"]))
+    yield from _same_costs(list(read(answers[:SAME_COSTS])), settings=settings)
     yield from _differing_prices(by_workers, settings=settings)
     refused = defaultdict[str, list[Any]](list)
     for answer in by_workers:

@@ -28,7 +28,7 @@ def next_learn(context: Context, woken: bool) -> Callable[[], int] | None:  # no
 
 
 def learn(context: Context) -> int:
-    """Learn all decisions that are ready, trying for LEARN_S if the store fails. Returns how many are closed."""
+    """Learn what is ready, trying for LEARN_S if the store fails. Returns as `Learner.drain`, or 0 after a failure."""
     assert context.learner is not None
     context.wake_versions()
     work = partial(drain, context, context.learner, patience_s=context.settings.learning.lease_s + 1)
@@ -42,7 +42,7 @@ def learn(context: Context) -> int:
 
 
 def drain(context: Context, learner: Learner, *, patience_s: float = 0.0) -> int:
-    """Learn all decisions that are ready. A failure of the store is logged once per outage, and raised again."""
+    """Call `Learner.drain`. A failure of the store is logged once per outage, and raised again."""
     try:
         done = learner.drain(patience_s=patience_s)
     except (StoreError, SnapshotError) as error:

@@ -27,7 +27,7 @@ class ArmReply(TypedDict):
     """Circuit breaker of an arm."""
 
     state: CircuitState
-    """`closed`: healthy; `open`: suspended after `failures` failures in a row, or at once if its server cannot be
+    """`closed`: healthy; `open`: suspended after `health.failures` failures in a row, or at once if its server is not
     reached or names a Retry-After; `half_open`: one question may try it."""
     offered: bool
     """Whether the next question may be offered the arm."""
@@ -167,7 +167,7 @@ class LedgerReply(TypedDict):
     lag_s: float
     """Age of the oldest decision that is ready to be learned, seconds."""
     backlog: int
-    """Decisions with feedback that wait for the learner, if they are more than 100; else 0."""
+    """Decisions with feedback that wait for the learner, if they are at least 100; else 0."""
     caught_up_s: float | None
     """Seconds until the backlog is learned at the present pace; null if there is none, or if the learner stands still.
     """

@@ -126,8 +126,8 @@ class OpenAiOptions:
     #: default is half of the question's time if another arm can answer and the reply is streamed; otherwise only read_s
     #: limits the silence
     first_piece_s: _Seconds | None = None
-    #: maximum number of further attempts. A request is repeated if there is no connection, and after status 408, 409,
-    #: 424, 425, 429, 498, 499 or 5xx; never if another arm can answer (server.failover)
+    #: maximum number of further attempts. A request is repeated if the connection fails or is silent before the reply
+    #: begins, and after status 408, 409, 424, 425, 429, 498, 499 or 5xx; never if another arm can answer
     retries: Annotated[int, Field(strict=True, ge=0, le=20)] = 4
     #: maximum number of simultaneous requests per worker
     concurrency: Annotated[int, Field(strict=True, ge=1)] = 16

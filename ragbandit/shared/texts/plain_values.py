@@ -10,7 +10,7 @@ _PYTHON: Final = frozenset({str, int, float, bool, type(None), dict, list, tuple
 
 
 def plain(value: Any) -> Any:
-    """Convert a scalar to a Python value, an array to a list, NA and NaT to None. Return other values unchanged."""
+    """Convert scalars to Python's, Decimal to float, arrays to lists, NA and NaT to None. Return others unchanged."""
     kind = type(value)
     if kind in _PYTHON:
         return value
@@ -48,7 +48,7 @@ def is_missing(value: Any) -> bool:
 def plain_tree(value: Any) -> Any:
     """Convert nested values for JSON: times to ISO 8601, durations to seconds, bytes and UUIDs to text.
 
-    Drops missing values other than None from mappings.
+    Drops missing values other than None from mappings; other numbers that are not finite become None.
     """
     value = plain(value)
     if isinstance(value, dict):

@@ -263,7 +263,7 @@ class Budget:
     tokens: int | None = None
     #: time since the start of the arm, seconds
     seconds: float | None = None
-    #: price of all tokens; without effect if the generator has no prices
+    #: price of all calls; for a call without a price, the assumed one (`Cost.assumed_dollars`)
     dollars: float | None = None
 
 

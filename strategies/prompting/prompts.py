@@ -231,7 +231,7 @@ def fit_template(
     passage_words: int = 350,
     history: Sequence[Message] = (),
 ) -> FittedPrompt:
-    """Fill the template, and shorten it to the model's context minus `max_tokens`, or to PACKED_TOKENS.
+    """Fill the template, and shorten it to the model's context minus `max_tokens` (PACKED_TOKENS if it is unknown).
 
     Every passage is cut to `passage_words` words. While the prompt is too long, one part after the other is dropped:
     demonstrations from the first (as in the papers), then messages of `history` from the oldest (system messages last),

@@ -18,7 +18,7 @@ BEAT_S: Final = 5.0
 
 @contextlib.contextmanager
 def watch_store(database: Database, *, end: Callable[[], object]) -> Iterator[None]:
-    """Call `end` every second while the database's path does not name the open file; raise at the end of the block."""
+    """Call `end` each second if the database's path does not name the open file; then the block raises StoreError."""
     faults: list[StoreError] = []
 
     def look() -> None:

@@ -43,7 +43,7 @@ class AnswerScore(NamedTuple):
 
 
 def next_score(context: Context, scorer: QueueScorer | None) -> Callable[[], None] | None:
-    """Claim the answer due longest. Returns the function that scores or refuses it; None in a pause, or without one."""
+    """Claim the answer due longest. Returns a function that scores or refuses it; None if none is due or in a pause."""
     if scorer is None or scorer.paused:
         return None
     job = scorer.queue.claim(now=context.deadlines.now(), expiring=context.deadlines.for_deletion())

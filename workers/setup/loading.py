@@ -171,7 +171,7 @@ def check_generators(settings: Settings, *, fetch: bool) -> None:
 
 
 def check_retrievers(settings: Settings) -> None:
-    """Raise ConfigError if workers could not use a retriever. Loads no model and calls no function of yours."""
+    """Raise ConfigError if workers could not use a retriever. Loads no model and calls no function of the user."""
     for name in generators.names_in_use(settings)[1]:
         with named_kind(settings, name) as kind:
             kind.check()

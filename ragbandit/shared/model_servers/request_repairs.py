@@ -130,7 +130,7 @@ def _end_with_user_turn(body: Mapping[str, Any], message: str) -> RepairedReques
 
 
 def _drop_header_values(body: Mapping[str, Any], message: str, *, headers: Mapping[str, str]) -> RepairedRequest | None:
-    """The request without the refused values of a header, or without the header if none is named; None without one."""
+    """The request without the header, or values of a header, that the message refuses; None if it refuses no header."""
     if _NEEDED.search(message):
         return None
     text, words = message.lower().replace("_", "-"), {*re.findall(r"[\w.:-]+", message)}

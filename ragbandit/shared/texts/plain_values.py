@@ -10,7 +10,7 @@ _PYTHON: Final = frozenset({str, int, float, bool, type(None), dict, list, tuple
 
 
 def plain(value: Any) -> Any:
-    """Convert scalars to Python's, Decimal to float, arrays to lists, NA and NaT to None. Return others unchanged."""
+    """Convert scalars to Python values, Decimal to float, arrays to lists, NA and NaT to None; others do not change."""
     kind = type(value)
     if kind in _PYTHON:
         return value
@@ -48,7 +48,7 @@ def is_missing(value: Any) -> bool:
 def plain_tree(value: Any) -> Any:
     """Convert nested values for JSON: times to ISO 8601, durations to seconds, bytes and UUIDs to text.
 
-    Drops missing values other than None from mappings; other numbers that are not finite become None.
+    Mappings lose NaN, NA and NaT. In lists these, and everywhere infinite numbers, become None.
     """
     value = plain(value)
     if isinstance(value, dict):

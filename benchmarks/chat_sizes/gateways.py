@@ -5,11 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,8 +53,7 @@ def exported(revision: str, *, folder: Path) -> Source:
         raise SystemExit(f"--base {revision}: {short.stderr.strip()}")
     name = short.stdout.strip()
     packed = subprocess.run([*git, "archive", name], check=True, capture_output=True).stdout
-    with tarfile.open(fileobj=BytesIO(packed)) as archive:
-        archive.extractall(folder, filter="tar")
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=packed, check=True)
     write_client = (sys.executable, "-c", "import hatch_build; hatch_build.write_client()")
     subprocess.run(write_client, cwd=folder, check=True)
     return Source(name=name, folder=folder)

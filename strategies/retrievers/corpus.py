@@ -298,10 +298,11 @@ _VOID: Final = (
 _MOST_PARTS: Final = 200_000
 _TAG_NAME: Final = r"[a-z][^\t\n\r\f />\0]*+"
 #: a comment, a section of text, an end tag, a declaration or a start tag. Markup without an end matches to the page's
-#: end, so that all matches together take linear time
+#: end, so that all matches together take linear time. Before Python 3.11.5 a possessive group with a lookahead in it
+#: matches too much
 _MARKUP: Final = re.compile(
-    r"<(?:!--(?:-?>|(?:[^-]++|-(?!-!?\s*+>))*+(?:--!?\s*+>)?)"
-    r"|!\[CDATA\[(?P<cdata>(?:[^]]++|](?!]>))*+)(?:]]>)?"
+    r"<(?:!--(?:-?>|[^-]*+(?:-(?!-!?\s*+>)[^-]*+)*(?:--!?\s*+>)?)"
+    r"|!\[CDATA\[(?P<cdata>[^]]*+(?:](?!]>)[^]]*+)*)(?:]]>)?"
     rf"|/(?P<end>{_TAG_NAME})?[^>]*+>?|[!?][^>]*+>?"
     rf"|(?P<start>{_TAG_NAME})(?:[^=>]++|=\s*+(?:\"[^\"]*+\"|'[^']*+')?+)*+(?P<closed>>)?)",
     re.IGNORECASE,

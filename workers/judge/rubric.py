@@ -41,9 +41,10 @@ _TAG: Final = re.compile(r"<(?=[|/!A-Za-z_<])|\[(?=/?INST\b)")
 _BEGINNING: Final = re.compile(
     r"""\{\s*+(?:"[^"{}]{1,60}"|'[^'{}]{1,60}'|\u201c[^\u201d{}]{1,60}\u201d|[^\s{}\[\],:"'][^\s{}\[\],:"]{0,60})\s*+:"""
 )
-#: the next token of an object. A single quote ends a text only before a sign, so that "it's" is no end
+#: the next token of an object. A single quote ends a text only before a sign, so that "it's" is no end. Before Python
+#: 3.11.5 a possessive group with a lookahead in it matches too much
 _TOKEN: Final = re.compile(
-    r"""\s*+(?:"(?:[^"\\]|\\.)*+"|'(?P<single>(?:[^'\\]|\\.|'(?!\s*+[,:}\]]))*+)'|\u201c(?P<curly>[^\u201c\u201d]*+)\u201d"""
+    r"""\s*+(?:"(?:[^"\\]|\\.)*+"|'(?P<single>[^'\\]*+(?:(?:\\.|'(?!\s*+[,:}\]]))[^'\\]*+)*)'|\u201c(?P<curly>[^\u201c\u201d]*+)\u201d"""
     r"""|(?P<sign>[{}\[\],:])|(?P<word>[^\s{}\[\],:"'\u201c\u201d][^\s{}\[\],:"\u201c\u201d]*+))""",
     re.DOTALL,
 )

@@ -494,7 +494,8 @@ def test_the_page_queues_begins_with_what_is_wrong(service, visit, monkeypatch):
     browser, router = visit(service), service.router
     parts = {"database": "ok"}
     monkeypatch.setattr(type(router.process.readiness), "states", lambda _self: parts)
-    service.app.state.read_state = FixedState(router.state())
+    learner = WorkerState(name="one", queue="learn", state="idle", host="here", heard_at=None)
+    service.app.state.read_state = FixedState(replace(router.state(), workers=[learner]))
     Lease(database=router.database, name="ready:1").acquire(holder="ready", lease_s=-5.0)
     page = "".join(Tags(browser.page("/ui/queues")).words)
     assert page.index("All is well: every part replies") < page.index("Parts")

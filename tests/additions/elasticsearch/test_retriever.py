@@ -187,7 +187,7 @@ def test_index_search_says_that_the_server_is_down(tmp_path, monkeypatch):
     assert "retriever.url: Elasticsearch does not answer" in done.stderr
 
 
-@pytest.mark.parametrize("wrong", ["nonsense", "http://me:word@host:99999", "http://me:word@h"])
+@pytest.mark.parametrize("wrong", ["nonsense", "http://me:word@host:99999"])
 def test_a_url_that_is_none_is_refused_before_anybody_is_asked(wrong):
     """A url without scheme, host or possible port is a ConfigError that names the setting and shows no password."""
     with pytest.raises(ConfigError, match=r"is no(t a)? url") as caught:

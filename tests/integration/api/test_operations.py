@@ -68,7 +68,7 @@ def measured(http) -> dict[tuple[str, ...], float]:
 def test_metrics(http, service):
     """/metrics parses as Prometheus text, and its counters move with what happens."""
     before = measured(http)
-    key = routed(http, arms=["single_step"])["decision_id"]
+    key = routed(http, arms=["single_step", "multi_step"])["decision_id"]
     http.post("/v1/feedback", json={"decision_id": key, "feedback_id": "f1", "reward": 0.5})
     http.post("/v1/feedback", json={"decision_id": key, "feedback_id": "f1", "reward": 0.5})
     http.get("/v1/nowhere")

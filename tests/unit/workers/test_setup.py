@@ -138,7 +138,7 @@ def test_a_retriever_of_your_own(own_retriever):
     chosen = Settings(retriever={"name": "my_search:library"})
     assert retriever_kind(chosen).open().name == "library"
     assert retriever_kind(chosen).info() == {"retriever": "my_search:library", "name": "library"}
-    with pytest.raises(ConfigError, match="index of its own"):
+    with pytest.raises(ConfigError, match="cannot build the index"):
         retriever_kind(chosen).build_index(list, lambda done: None)
 
 

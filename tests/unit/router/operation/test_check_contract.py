@@ -16,7 +16,6 @@ LATE = {"budget": {"seconds": 1000.0}}
 ARM = {"run_by": "caller"}
 #: settings that the core warns of
 WARNED = [
-    LATE,
     {"arms": {"a": ARM}},
     {
         "arms": {"a.b": ARM, "c": ARM},

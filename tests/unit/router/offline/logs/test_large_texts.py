@@ -26,7 +26,7 @@ READERS = {"rows": "sum(1 for _ in read_rows(path))", "columns": "decoded(path)"
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("case", CASES)
 def test_long_texts_take_little_memory(tmp_path, case, reader):
-    """A process that reads a log with long texts, by rows or by columns, has at most 400 MB of memory."""
+    """A process that reads a log with long texts, by rows or by columns, takes at most 400 MB for it."""
     count, is_shared = CASES[case]
     texts = pa.array([TEXT if is_shared else f"{number}{TEXT}" for number in range(count)])
     row = {"arms": ["a", "b"], "pmf": [0.5, 0.5], "arm": "a", "reward": 1.0}

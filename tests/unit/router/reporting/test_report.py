@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.report import WORLDS, made
 from ragbandit.router.comparison import Difference
-from ragbandit.router.comparison.page import template_values
+from ragbandit.router.comparison.page import assessment_page, template_values
 from ragbandit.router.config.settings import HoldbackSettings, PolicySettings, RewardSettings
 from ragbandit.router.learning.monitoring.price import dollars_of_reward
 from ragbandit.router.operation.findings import findings_of_report
@@ -104,6 +104,7 @@ def test_the_headline_answers_what_people_ask():
     unknown = replace(unknown, reward=replace(unknown.reward, low=-0.03, high=0.02, estimate=0.01))
     shown = words.report_assessment(replace(found, total=unknown), now=found.until)
     assert shown.headline.endswith("; not known yet whether answers are as good")
+    assert ">reward as good</span> reward -0.030 to +0.020" in assessment_page(shown)  # the headline is about quality
     assert (shown.number, shown.interval) == ("-0.030 to +0.020", "reward -0.030 to +0.020 a question")
     assert template_values(shown)["number_colour"] == ""
     nothing = replace(found, total=None)

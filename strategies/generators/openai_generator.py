@@ -11,6 +11,7 @@ from ragbandit.shared.dialects.chat.message_parts import split_thoughts
 from ragbandit.shared.errors import ArmFailed, RagBanditError, encodable
 from ragbandit.shared.model_servers import Kind
 from ragbandit.shared.model_servers.absent_models import ABSENT, gone_sign, has_absent_model_code
+from ragbandit.shared.model_servers.call_prices import charge
 from ragbandit.shared.model_servers.error_replies import failure_of_error
 from ragbandit.shared.model_servers.event_reader import BrokenReply, ReplyTooLarge
 from ragbandit.shared.model_servers.failures import Failure, ServerFailed
@@ -21,7 +22,6 @@ from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_ur
 from ragbandit.shared.model_servers.outbound import credentials_of, retry_pause, shown_address
 from ragbandit.shared.model_servers.request_repairs import MOST_REPEATS, Repair, RepairedRequest, repair_request
 from ragbandit.shared.model_servers.token_usage import CHARACTERS, Preference, Tokens, used_tokens
-from ragbandit.shared.model_servers.told_prices import charge
 from ragbandit.shared.proxies import proxy_in_words
 from ragbandit.shared.reading.thread import ReadingStuck
 from ragbandit.shared.texts.json_values import json_bytes
@@ -174,7 +174,7 @@ class OpenAiGenerator(Generator):
         fields = await self._compose(call)
         is_limited = limit.when() != ends
         while True:
-            call.was_sent = True
+            call.was_sent, reply.dollars = True, None  # a price of the attempt before is booked
             call.attempts += 1
             try:
                 async with aclosing(self.pieces(fields, call=call)) as groups:  # type: ignore[type-var] # a generator
@@ -283,13 +283,15 @@ class OpenAiGenerator(Generator):
 
     def _note_loss(self, error: BaseException, *, call: "PromptCall") -> None:
         """Add the cost of an attempt that failed or was cancelled: the reported usage, else an estimate of the prompt
-        and of the text received. It cost nothing if no request was sent, or if the server replied with an error.
+        and of the text received. It cost nothing if no request was sent. If the server replied with an error, it cost
+        only the price or the usage in this reply.
         """
         reply = call.reply
-        is_free = isinstance(error, Exception) and costs_nothing(error)
-        if not call.was_sent or (is_free and not (reply.size or reply.usage or reply.dollars)):
+        has_nothing = isinstance(error, Exception) and costs_nothing(error) and not (reply.size or reply.usage)
+        if not call.was_sent or (has_nothing and not reply.dollars):
             return
-        call.request.lost.cost += self._cost(self._usage(call), reply=reply)
+        used = Tokens(read=0, written=0) if has_nothing else self._usage(call)
+        call.request.lost.cost += self._cost(used, reply=reply)
 
     def _remedy(self, error: Exception, *, failure: Failure) -> str | None:
         if isinstance(error, BrokenReply):

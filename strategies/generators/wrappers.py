@@ -4,8 +4,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ragbandit.shared.model_servers.call_prices import charge
 from ragbandit.shared.model_servers.token_usage import Tokens
-from ragbandit.shared.model_servers.told_prices import charge
 from ragbandit.shared.types import Cost
 from ragbandit.strategies.base import Account, Completion, Generator, Need, Prompt, Request
 from ragbandit.strategies.run import provider_of

@@ -57,6 +57,33 @@ def of_client() -> RagBanditError:
 CALLERS = {"model": of_model, "arm": of_arm, "client": of_client}
 
 
+@pytest.mark.parametrize("status", [200, 503])
+def test_headers_of_any_bytes_lose_no_reply(status):
+    """A header that is not ASCII, and a type that names another character set, change neither reply nor error."""
+    body = b'{"answer": "a"}'
+    head = f"HTTP/1.1 {status} S\r\nx-owner: Zo\u00eb\r\ncontent-type: text/plain; charset=base64\r\n".encode()
+    replied = head + b"content-length: %d\r\n\r\n" % len(body) + body
+
+    async def ask() -> object:
+        async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(replied)
+            await writer.drain()
+            writer.close()
+
+        listening = await asyncio.start_server(reply, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        server = JsonServer(url=url, section="arms.mine", what="pipeline", example="{}")
+        async with listening, server.client() as client:
+            return await server.post(client, {}, timeout=5.0, max_bytes=1000)
+
+    if status == 200:
+        assert asyncio.run(ask()) == {"answer": "a"}
+    else:
+        with pytest.raises(ServerFailed, match="503"):
+            asyncio.run(ask())
+
+
 @pytest.mark.parametrize("caller", CALLERS)
 @pytest.mark.parametrize("fault", ["down", "refuses", "unreached"])
 def test_a_proxy_that_fails_is_named(through, caller, fault):  # noqa: F811 - the fixture

@@ -42,7 +42,7 @@ _BEGINNING: Final = re.compile(
     r"""\{\s*+(?:"[^"{}]{1,60}"|'[^'{}]{1,60}'|\u201c[^\u201d{}]{1,60}\u201d|[^\s{}\[\],:"'][^\s{}\[\],:"]{0,60})\s*+:"""
 )
 #: the next token of an object. A single quote ends a text only before a sign, so that "it's" is no end. Before Python
-#: 3.11.5 a possessive group with a lookahead in it matches too much
+#: 3.11.5 a possessive group that may fail within a repetition matches too much
 _TOKEN: Final = re.compile(
     r"""\s*+(?:"(?:[^"\\]|\\.)*+"|'(?P<single>[^'\\]*+(?:(?:\\.|'(?!\s*+[,:}\]]))[^'\\]*+)*)'|\u201c(?P<curly>[^\u201c\u201d]*+)\u201d"""
     r"""|(?P<sign>[{}\[\],:])|(?P<word>[^\s{}\[\],:"'\u201c\u201d][^\s{}\[\],:"\u201c\u201d]*+))""",

@@ -33,6 +33,7 @@ from ragbandit.router.storage.access.reservations import Reservation, settle
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.dialects.chat.replies import raise_error
 from ragbandit.shared.errors import Forbidden, NotFound, RagBanditError, StoreError, TooManyRequests
+from ragbandit.shared.model_servers.call_prices import charge, told_dollars, told_in_reply
 from ragbandit.shared.model_servers.error_replies import failure_of_error, server_message
 from ragbandit.shared.model_servers.event_reader import BrokenReply
 from ragbandit.shared.model_servers.openai_client import (
@@ -45,7 +46,6 @@ from ragbandit.shared.model_servers.openai_client import (
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_url_of, check_options, checked_key
 from ragbandit.shared.model_servers.outbound import credentials_of
 from ragbandit.shared.model_servers.token_usage import Tokens, add_usage, tokens_of
-from ragbandit.shared.model_servers.told_prices import charge, told_dollars
 from ragbandit.shared.proxies import proxy_in_words
 from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import Query, Sent
@@ -125,9 +125,7 @@ class EmbeddingsServer:
 
         told: dollars in the headers, or None.
         """
-        usage, counts = reply.get("usage"), dict[str, int]()
-        told = told_dollars(reply, place="reply", before=told)
-        told = told_dollars(usage, place="usage", before=told) if isinstance(usage, dict) else told
+        counts, told = dict[str, int](), told_in_reply(reply, before=told)
         add_usage(counts, reply)
         if not counts and not _has_embeddings(reply):
             estimate = Tokens(read=0, written=0)

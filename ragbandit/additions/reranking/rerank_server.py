@@ -8,12 +8,12 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
+from ragbandit.shared.model_servers.call_prices import is_plausible, told_dollars, told_in_reply
 from ragbandit.shared.model_servers.error_replies import server_message
 from ragbandit.shared.model_servers.failures import Failure, ServerFailed
 from ragbandit.shared.model_servers.json_server import JsonServer
 from ragbandit.shared.model_servers.outbound import check_address, check_header_value, retry_pause
 from ragbandit.shared.model_servers.token_usage import add_usage, count_of
-from ragbandit.shared.model_servers.told_prices import is_plausible, told_dollars
 from ragbandit.shared.reading.fields import finite_number
 from ragbandit.strategies.base import run_concurrently
 from ragbandit.strategies.retrievers.corpus import clean_text
@@ -165,10 +165,8 @@ def _result_rows(reply: Any) -> list[Any] | None:
 
 def _told_price(reply: Any, *, headers: Mapping[str, str], listed: Price) -> Price:
     """The price that the server reports; `listed` if it reports none, or an implausible one."""
-    fields: Mapping[str, Any] = reply if isinstance(reply, dict) else {}
-    told = told_dollars(fields, place="reply", before=told_dollars(headers, place="headers"))
-    if isinstance(usage := fields.get("usage"), dict):
-        told = told_dollars(usage, place="usage", before=told)
+    in_headers = told_dollars(headers, place="headers")
+    told = told_in_reply(reply if isinstance(reply, dict) else {}, before=in_headers)
     if told is None:
         return listed
     return lambda scored: told if is_plausible(told, listed=listed(scored)) else listed(scored)

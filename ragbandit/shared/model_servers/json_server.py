@@ -16,7 +16,8 @@ from ragbandit.shared.reading.thread import LARGE, READING, ReadingStuck
 from ragbandit.shared.texts.json_values import json_value
 from ragbandit.shared.texts.redaction import without_keys
 
-_OF_BODY: Final = ("content-encoding", "content-length")  #: headers that do not hold for the decompressed body
+#: headers that do not hold for the decompressed body, which is UTF-8 whatever its type says
+_OF_BODY: Final = (b"content-encoding", b"content-length", b"content-type")
 _READ: Final = 20_000  #: maximum number of characters of a reply's body that are searched for secrets
 _SHOWN: Final = 200  #: maximum number of characters of a reply's body in messages
 
@@ -97,7 +98,7 @@ class JsonServer:
         except ValueError as error:
             message, failure = f"{self.shown_url} sent a body that cannot be read: {error}", Failure(kind="unreadable")
             raise ServerFailed(message, failure=failure, remedy=self._log_remedy) from error
-        kept = {name: value for name, value in response.headers.items() if name not in _OF_BODY}
+        kept = [(name, value) for name, value in response.headers.raw if name.lower() not in _OF_BODY]
         return httpx.Response(response.status_code, headers=kept, content=decoded)
 
     @property

@@ -72,7 +72,7 @@ class ReplyReader(Generic[_Piece]):
         self.counts = reply_counts()
 
     def take_headers(self, headers: Mapping[str, str]) -> None:
-        """Read the headers of a reply, which may be an error."""
+        """Read the headers of a reply with status 2xx."""
 
     def read(self, value: Any) -> Iterable[_Piece]:
         """Read the next value of the body. Returns its pieces."""
@@ -242,9 +242,9 @@ async def reply_pieces(
     read = reply.read if convert is None else lambda value: chain.from_iterable(map(reply.read, convert(value)))
     try:
         chunks = _chunks(response)
-        reply.take_headers(response.headers)
         if not 200 <= response.status < 300:
             raise await _refusal(response, await _error_body(chunks))
+        reply.take_headers(response.headers)
         async for data in chunks:
             pauses.note_arrival()
             work = reader.work(data)

@@ -81,7 +81,8 @@ def retry_after_s(header: str | None) -> float:
 def _field_s(name: str, value: Any) -> float:
     if isinstance(value, Mapping):  # a duration of protobuf
         return max(0.0, (finite_number(value.get("seconds")) or 0.0) + (finite_number(value.get("nanos")) or 0.0) / 1e9)
-    return _until_s(value) / (1e3 if name.endswith("ms") else 1.0)
+    is_ms = name.endswith("ms") and finite_number(value) is not None  # a text may have its unit
+    return _until_s(value) / (1e3 if is_ms else 1.0)
 
 
 def limits_end_s(headers: Mapping[str, str]) -> float:
@@ -114,7 +115,7 @@ def _amount_s(text: str) -> float:
     return seconds
 
 
-def _fields(body: object, *, wanted: tuple[str, ...] = tuple(_FIELDS)) -> Iterator[tuple[str, Any]]:
+def _fields(body: object, *, wanted: tuple[str, ...] = _FIELDS) -> Iterator[tuple[str, Any]]:
     """(name in lower case, value) of the wanted fields of a body, and of errors nested in it or in its texts."""
     waiting: list[tuple[object, int]] = [(body, 0)]
     for _ in range(_MOST):

@@ -191,13 +191,13 @@ def test_nothing_is_booked_where_nothing_was_asked():
     [
         (b"", 0.0),
         (b"HTTP/1.1 200 OK\r\nx-litellm-response-cost: 0.5\r\ncontent-length: 99\r\n\r\n", 0.5),
-        (b"HTTP/1.1 502 No\r\nx-litellm-response-cost: 0.5\r\ncontent-length: 0\r\n\r\n", 0.5),
+        (b"HTTP/1.1 502 No\r\nx-litellm-response-cost: 0.5\r\ncontent-length: 0\r\n\r\n", None),
     ],
-    ids=["no reply", "a price in the headers", "a price in the headers of an error"],
+    ids=["no reply", "a price in the headers", "an error"],
 )
 def test_an_attempt_that_is_repeated_is_booked(first, dollars):
     """An answer at the second attempt costs the prompt of the first one too, since the server may have read it, or
-    the price that the first one has reported, which counts once.
+    the price that the first one has reported, which counts once. An error costs nothing.
     """
     body = json.dumps({"choices": [{"message": {"content": "Paris"}, "finish_reason": "stop"}]}).encode()
     connections = []
@@ -224,8 +224,36 @@ def test_an_attempt_that_is_repeated_is_booked(first, dollars):
 
     done, lost = asyncio.run(asyncio.wait_for(call(), 20))
     assert (done.text, done.estimated, len(connections)) == ("Paris", True, 2)
-    assert (lost.prompt_tokens, lost.completion_tokens) == (done.prompt_tokens, 0)
-    assert (lost.dollars, done.dollars) == (dollars, 0.0)
+    assert (lost.prompt_tokens, lost.completion_tokens) == (0 if dollars is None else done.prompt_tokens, 0)
+    assert (lost.dollars, done.dollars) == (dollars or 0.0, 0.0)
+
+
+def test_a_price_of_the_attempt_before_is_not_booked_again():
+    """The second attempt is refused without a price, so it costs nothing."""
+    replies = [
+        b"HTTP/1.1 200 OK\r\nx-litellm-response-cost: 0.5\r\ncontent-length: 99\r\n\r\n",
+        b"HTTP/1.1 502 No\r\ncontent-length: 0\r\n\r\n",
+    ]
+
+    async def hang_up(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(replies.pop(0))
+        await writer.drain()
+        writer.close()
+
+    async def call():
+        server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        generator = OpenAiGenerator("gpt", options=OpenAiOptions(base_url=url, retries=1))
+        request = Request(prompt=CAPITAL, max_tokens=24)
+        with pytest.raises(ArmFailed):
+            await generator.complete(request)
+        await generator.close()
+        server.close()
+        return request.lost.cost
+
+    lost = asyncio.run(asyncio.wait_for(call(), 20))
+    assert (lost.dollars, replies) == (0.5, [])
 
 
 @pytest.mark.parametrize("as_event", [True, False])

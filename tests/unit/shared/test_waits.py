@@ -38,6 +38,7 @@ def quota(name, *, field="quotaId"):
         ({}, {"error": {"details": [{"retry_delay": {"seconds": "7"}}]}}, 7.0),
         ({}, {"retryable": True, "retry_after": 30}, 30.0),
         ({}, {"error": {"retry_after_ms": 400}}, 0.4),
+        ({}, {"error": {"retry_after_ms": "500ms"}}, 0.5),
         ({}, {"error": {"message": "Rate limit reached on tokens per min. Please try again in 6m0.5s. See x"}}, 360.5),
         ({}, {"error": {"message": "Rate limit reached. Please try again in 350ms."}}, 0.35),
         ({}, {"error": {"message": "Please retry after 26 seconds. Contact us"}}, 26.0),

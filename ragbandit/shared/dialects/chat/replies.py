@@ -15,11 +15,11 @@ from typing import Any, Final
 from ragbandit.shared.dialects.chat.message_parts import CALL_TEXTS, LARGE, LOGPROBS, MessageParts, is_token
 from ragbandit.shared.dialects.chat.plain_chunks import PlainParts, chunk_parts
 from ragbandit.shared.dialects.chat.tagged_thoughts import TaggedThoughts
+from ragbandit.shared.model_servers.call_prices import named_tier, told_dollars, told_in_reply
 from ragbandit.shared.model_servers.error_replies import NO_ERROR, server_message, status_of_names
 from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, reply_counts
 from ragbandit.shared.model_servers.repeated_events import RepeatedEvents
 from ragbandit.shared.model_servers.token_usage import add_usage, count_of
-from ragbandit.shared.model_servers.told_prices import named_tier, told_dollars
 from ragbandit.shared.reading.fields import (
     TEXTS,
     arguments_text,
@@ -207,9 +207,8 @@ class ModelReply:
             self._add_further_fields("more", part)
             if isinstance(usage := part.get("usage"), dict):
                 self._add_further_fields("usage", usage)
-                self.dollars = told_dollars(usage, place="usage", before=self.dollars)
                 self.tier = named_tier(usage) or self.tier
-            self.dollars = told_dollars(part, place="reply", before=self.dollars)
+            self.dollars = told_in_reply(part, before=self.dollars)
             self.tier = named_tier(part) or self.tier
             self._raise_failure(part)
             if isinstance(groq := part.get("x_groq"), dict):

@@ -97,6 +97,13 @@ def told_dollars(source: Mapping[str, Any], *, place: Place, before: float | Non
     return implausible if before is None else before
 
 
+def told_in_reply(reply: Mapping[str, Any], *, before: float | None) -> float | None:
+    """The price in a reply, or in its `usage`, see `told_dollars`."""
+    if isinstance(usage := reply.get("usage"), dict):
+        before = told_dollars(usage, place="usage", before=before)
+    return told_dollars(reply, place="reply", before=before)
+
+
 def is_plausible(told: float, *, listed: float) -> bool:
     """Whether a reported price counts. listed: the listed price; 0.0 without one."""
     return 0.0 < told <= MAX_DOLLARS and not 0.0 < MOST_TIMES * listed < told

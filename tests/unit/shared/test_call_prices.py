@@ -5,8 +5,8 @@ import logging
 import pytest
 
 from ragbandit.shared.dialects.chat.replies import ModelReply
+from ragbandit.shared.model_servers.call_prices import FORMS, charge, named_tier, told_dollars
 from ragbandit.shared.model_servers.token_usage import Tokens
-from ragbandit.shared.model_servers.told_prices import FORMS, charge, named_tier, told_dollars
 from ragbandit.shared.types import Cost
 
 LITELLM = "x-litellm-response-cost"

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ragbandit.router.config.finding import Finding
-from ragbandit.router.config.named_sections import DEFAULT, section_of
-from ragbandit.shared.additions import arm_parts
-from ragbandit.shared.model_servers.told_prices import MOST_TIMES
+from ragbandit.router.config.named_sections import section_of
+from ragbandit.shared.model_servers.call_prices import MOST_TIMES
 from ragbandit.shared.texts.formats import counted, number
 from ragbandit.shared.types import IMPORTED, Cost
 
@@ -115,19 +114,17 @@ def findings_of_costs(database: "Database", settings: "Settings", _: float) -> I
     query = select(*decisions.c["arm", "run_by"], newest).join(newest, decisions.c.id == newest.c.decision_id)
     query = query.where(newest.c.status == "answered").order_by(newest.c.made_at.desc())
     with database.read() as connection:
-        answers = connection.execute(query).all()
+        rows = connection.execute(query).all()
         corrections = corrections_of(connection)
-
-    def read(rows: Sequence[Any]) -> Iterator[_Answer]:
-        for row in rows:
-            made_by, cost = object_or_empty(row.made_by), cost_value(row.cost)
-            if IMPORTED not in made_by:  # outcomes of imported rows have no cost
-                facts: dict[str, Any] = {"decision_id": row.decision_id, "arm": row.arm, "made_at": row.made_at}
-                right = corrections.cost(cost, made_by=made_by, **facts)
-                yield _Answer(row.arm, row.steps, cost, right.dollars, made_by, row.made_at)
-
-    by_workers = list(read([row for row in answers if row.run_by == "worker"]))
-    yield from _same_costs(list(read(answers[:SAME_COSTS])), settings=settings)
+    answers = list[_Answer]()
+    for row in rows:
+        made_by, cost = object_or_empty(row.made_by), cost_value(row.cost)
+        if IMPORTED not in made_by:  # outcomes of imported rows have no cost
+            facts: dict[str, Any] = {"decision_id": row.decision_id, "arm": row.arm, "made_at": row.made_at}
+            right = corrections.cost(cost, made_by=made_by, **facts)
+            answers.append(_Answer(row.arm, row.run_by, row.steps, cost, right.dollars, made_by, row.made_at))
+    by_workers = [answer for answer in answers if answer.run_by == "worker"]
+    yield from _same_costs(answers[:SAME_COSTS], settings=settings)
     yield from _differing_prices(by_workers, settings=settings)
     refused = defaultdict[str, list[Any]](list)
     for answer in by_workers:
@@ -143,6 +140,7 @@ class _Answer(NamedTuple):
     """One of the newest answers. dollars: its corrected cost; `cost` is the stored one."""
 
     arm: str
+    run_by: str
     steps: float
     cost: Cost
     dollars: float
@@ -170,13 +168,11 @@ def _differing_prices(newest: Sequence[_Answer], *, settings: "Settings") -> Ite
 
     Arms that search may pay for their search too: their answers count only if the price is the server's.
     """
-    from ragbandit.router.serving.setup.estimates import prices_of_arms
+    from ragbandit.router.serving.setup.estimates import priced_generators
     from ragbandit.router.storage.access.corrections import Correction
 
     generators, arms = settings.named_generators, settings.worker_arms
-    priced = prices_of_arms(arms, generators=generators)
-    alone = [arm for arm in priced if arms[arm].get("class", arm) not in arm_parts()]
-    named = {arm: arms[arm].get("generator", DEFAULT) for arm in alone}
+    named = priced_generators(arms, generators=generators)
     listed = Correction(prices={arm: generators[name].prices_by_model for arm, name in named.items()})
     sums = defaultdict[str, list[tuple[float, float]]](list)
     for row in newest:

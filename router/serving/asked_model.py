@@ -21,12 +21,12 @@ from ragbandit.router.storage.access.spending import spenders_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.dialects.chat.replies import ModelReply
 from ragbandit.shared.errors import StoreError
+from ragbandit.shared.model_servers.call_prices import charge
 from ragbandit.shared.model_servers.error_replies import failure_of_error
 from ragbandit.shared.model_servers.openai_client import ModelServer, ReplyReader, connect, costs_nothing, reply_pieces
 from ragbandit.shared.model_servers.openai_options import base_url_of
 from ragbandit.shared.model_servers.outbound import retry_pause
 from ragbandit.shared.model_servers.token_usage import Tokens, used_tokens
-from ragbandit.shared.model_servers.told_prices import charge
 from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import Json, Query
 
@@ -202,8 +202,8 @@ class AskedModel:
 
 def _tokens(reply: ModelReply, *, messages: Sequence[Mapping[str, str]]) -> Tokens:
     """Tokens of a call with these messages."""
-    read = sum(estimated_tokens(message["content"]) for message in messages)
-    return used_tokens(reply.usage, estimates=lambda: (read, estimated_tokens(reply.text)))
+    estimates = map(estimated_tokens, (message["content"] for message in messages))  # computed if a count is missing
+    return used_tokens(reply.usage, estimates=lambda: (sum(estimates), estimated_tokens(reply.text)))
 
 
 _lock = threading.Lock()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ragbandit.router.config.named_sections import DEFAULT, section_of
 from ragbandit.router.config.sections import GeneratorSettings, assumed_prices
 from ragbandit.shared.additions import arm_parts
+from ragbandit.shared.model_servers.call_prices import named_tier
 from ragbandit.shared.model_servers.token_usage import USUAL_CALL
-from ragbandit.shared.model_servers.told_prices import named_tier
 
 if TYPE_CHECKING:
     from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
@@ -29,6 +29,13 @@ def prices_of_arms(arms: Arms, *, generators: Mapping[str, GeneratorSettings]) -
         if listed and None not in listed:
             prices[arm] = max(filter(None, listed), key=USUAL_CALL.dollars)
     return prices
+
+
+def priced_generators(arms: Arms, *, generators: Mapping[str, GeneratorSettings]) -> dict[str, str]:
+    """Arm -> name of its generator, of the arms that have a price and ask no other arms."""
+    priced = prices_of_arms(arms, generators=generators)
+    alone = (arm for arm in priced if arms[arm].get("class", arm) not in arm_parts())
+    return {arm: str(arms[arm].get("generator") or DEFAULT) for arm in alone}
 
 
 def unpriced_arms(arms: Arms, *, generators: Mapping[str, GeneratorSettings]) -> dict[str, list[str]]:
@@ -75,8 +82,7 @@ def expected_dollars(arms: Arms, *, generators: Mapping[str, GeneratorSettings])
     from ragbandit.router.storage.access.expected_dollars import ExpectedDollars  # it loads a database engine
 
     prices = prices_of_arms(arms, generators=generators)
-    alone = [arm for arm in prices if arms[arm].get("class", arm) not in arm_parts()]
-    asked = {arm: generators[arms[arm].get("generator", DEFAULT)] for arm in alone}
+    asked = {arm: generators[name] for arm, name in priced_generators(arms, generators=generators).items()}
     models = {arm: generator.model for arm, generator in asked.items()}
     tiers = {arm: named_tier(one.server.fields) for arm, one in asked.items() if one.server is not None}
     unpriced = chain.from_iterable(unpriced_arms(arms, generators=generators).values())

@@ -20,8 +20,8 @@ from ragbandit.router.storage.sql.bulk_insert import run_statement
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.shared.dialects.registry import token_limits
+from ragbandit.shared.model_servers.call_prices import named_tier
 from ragbandit.shared.model_servers.token_usage import USUAL_CALL, Tokens
-from ragbandit.shared.model_servers.told_prices import named_tier
 from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import Cost, Decision
 
@@ -60,15 +60,15 @@ class ExpectedDollars:
         self.unpriced, self._searching = frozenset(unpriced), frozenset(searching)
         self._read_at = -math.inf
         self.assuming = set[str]()  #: arms with calls without a price among their newest answers
-        #: (mean dollars, mean steps)
-        self._means: dict[_Key, tuple[float, float]] = {}
+        #: (mean dollars, None if no answer has a price; mean steps)
+        self._means: dict[_Key, tuple[float | None, float]] = {}
         self._failing = set[_Key]()
 
     def of(self, arm: str, *, tenant: str) -> float | None:
         """Expected dollars of an answer; None if the price is unknown."""
         mean = self._mean(arm, tenant=tenant)
         price = self._prices.get(arm)
-        if mean is not None and (mean[0] > 0.0 or price is not None):
+        if mean is not None and mean[0] is not None and (mean[0] > 0.0 or price is not None):
             return mean[0]
         return None if price is None else USUAL_CALL.dollars(price, tier=self._tiers.get(arm, ""), at=time.time())
 
@@ -101,7 +101,7 @@ class ExpectedDollars:
         is_failing = not self._failing.isdisjoint({(arm, None), (arm, tenant)})
         return is_failing, dollars is None, dollars or 0.0, 0.0 if mean is None else mean[1]
 
-    def _mean(self, arm: str, *, tenant: str) -> tuple[float, float] | None:
+    def _mean(self, arm: str, *, tenant: str) -> tuple[float | None, float] | None:
         return self._means.get((arm, None)) or self._means.get((arm, tenant)) or self._means.get((arm, True))
 
     def refresh(self, connection: Connection) -> None:
@@ -127,6 +127,6 @@ class ExpectedDollars:
             self._means = {}
         for key, of_key in values.items():
             priced = [cost.charged_dollars for cost, _ in of_key if cost.dollars > 0.0 or not cost.llm_calls]
-            self._means[key] = fmean(priced or [0.0]), fmean(steps for _, steps in of_key)
+            self._means[key] = fmean(priced) if priced else None, fmean(steps for _, steps in of_key)
         self.assuming = {arm for (arm, _), of_key in values.items() if any(cost.assumed_dollars for cost, _ in of_key)}
         self._read_at = time.monotonic()

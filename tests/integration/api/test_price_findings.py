@@ -12,7 +12,7 @@ from ragbandit.router.operation.price_findings import findings_of_prices
 from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.serving.setup.estimates import expected_dollars, unpriced_arms
 from ragbandit.router.storage.access.api_keys import KeyStore
-from ragbandit.shared.model_servers.token_usage import Tokens
+from ragbandit.shared.model_servers.token_usage import USUAL_CALL, Tokens
 from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import Conversation, Query
 from tests.support.examples import made_decision
@@ -234,6 +234,25 @@ def test_answers_without_a_price_do_not_make_an_arm_cheap(make_world):
     with world.database.read() as connection:
         expected.refresh(connection)
     assert [expected.of(arm, tenant="") for arm in "ab"] == pytest.approx([0.02, 0.02])
+
+
+def test_an_arm_without_a_priced_answer_has_its_listed_price(make_world):
+    """Answers from before a list was set do not make an arm look free."""
+    world = make_world(arms={"a": {"class": "no_retrieval"}})
+    settings = made(generator=server({"input": 10.0, "output": 20.0}), generators={}, arms={"a": {"class": "model"}})
+    expected = expected_dollars(settings.worker_arms, generators=settings.named_generators)
+    answered(world, "a", count=3, cost={"llm_calls": 1}, assumed=0.5)
+    with world.database.read() as connection:
+        expected.refresh(connection)
+    assert expected.of("a", tenant="") == USUAL_CALL.dollars((10.0, 20.0))
+
+
+def test_a_generator_of_null_is_the_default_one():
+    """An arm with `generator: null` has the price of the default generator."""
+    arms = {"a": {"class": "model", "generator": None}, "b": {"class": "model"}}
+    settings = made(generator=server({"input": 10.0, "output": 20.0}), generators={}, arms=arms)
+    expected = expected_dollars(settings.worker_arms, generators=settings.named_generators)
+    assert expected.of("a", tenant="") == expected.of("b", tenant="") == USUAL_CALL.dollars((10.0, 20.0))
 
 
 @pytest.mark.parametrize(

@@ -36,10 +36,13 @@ _AROUND: Final = " \t\r\n\"'"
 def proxy_of(url: str) -> str | None:
     """URL of the proxy for a valid URL; None: ask directly, as also for SOCKS. Raises ConfigError for another text."""
     proxies = getproxies()
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _PORTS.get(parts.scheme)
+    except ValueError:  # the client of this address refuses it
+        return None
     kind = parts.scheme if proxies.get(parts.scheme) else "all"
     proxy = proxies.get(kind, "").strip(_AROUND)
-    port = parts.port or _PORTS.get(parts.scheme)
     if not proxy or _is_direct(parts.hostname or "", port=port, listed=proxies.get("no")):
         return None
     proxy = proxy if "://" in proxy else f"http://{proxy}"

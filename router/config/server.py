@@ -17,7 +17,7 @@ def _network(text: str) -> str:
 
 
 #: a character of a path except a dot; encoded dots, slashes and control characters are refused too
-_CHARACTER: Final = r"[A-Za-z0-9_~@:+,=-]|%(?:[346789A-Fa-f][0-9A-Fa-f]|2[0-9A-Da-d]|5[0-9ABD-Fabd-f])"
+_CHARACTER: Final = r"[A-Za-z0-9_~@:+,=-]|%(?:[34689A-Fa-f][0-9A-Fa-f]|7[0-9A-Ea-e]|2[0-9A-Da-d]|5[0-9ABD-Fabd-f])"
 #: a path as /rag; no part of it is only dots
 ROOT_PATH: Final = rf"(?:/\.*(?:{_CHARACTER})(?:\.|{_CHARACTER})*)*"
 

@@ -62,7 +62,9 @@ _CERT_REQS: Final = re.compile(r"(?<=ssl_cert_reqs=)(?:CERT_)?(NONE|OPTIONAL|REQ
 
 def normalized_url(url: str | None) -> str | None:
     """The URL in the form that our clients take, without the line break at the end of a mounted secret."""
-    scheme, sign, rest = _CERT_REQS.sub(lambda found: found[1].lower(), (url or "").strip(" \r\n\"'")).partition("://")
+    scheme, sign, rest = _CERT_REQS.sub(lambda found: found[1].lower(), (url or "").strip(" \t\r\n\"'")).partition(
+        "://"
+    )
     if scheme.lower().startswith("postgres"):
         rest = _with_hosts(rest)
     return f"{_SCHEMES.get(scheme.lower(), scheme.lower())}{sign}{rest}" if sign else url

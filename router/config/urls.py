@@ -44,8 +44,8 @@ def _is_cut(text: str, *, host: str, key: str) -> bool:
         return "@" in host
     try:
         parts = urlsplit(text)
-        later = f"{parts.path}{parts.fragment}" + ("" if parts.hostname else parts.query)
-        return parts.scheme != "unix" and (parts.port == 0 or "@" in later)
+        later = f"{parts.path}{parts.fragment}" + (parts.query if parts.netloc and not parts.hostname else "")
+        return parts.scheme != "unix" and "@" in f"{later}{parts.port or ''}"
     except ValueError:  # the port is no number
         return True
 

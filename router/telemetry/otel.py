@@ -9,7 +9,7 @@ from typing import Any, Final, Unpack
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.tracing import Attribute, Span, SpanOptions, Tracing
 from ragbandit.shared.errors import missing_package
-from ragbandit.shared.proxies import certificate_paths, proxy_of
+from ragbandit.shared.proxies import certificate_paths, certificates, proxy_of
 
 try:
     import requests
@@ -126,7 +126,8 @@ def open_telemetry(*, process: str) -> OpenTelemetry:
     # Proxies and certificates are those of all other calls, unless OTEL_EXPORTER_OTLP_CERTIFICATE names others.
     session.trust_env, session.proxies = False, {"all": proxy_of(exporter._endpoint) or ""}  # noqa: SLF001
     if session.verify is True:
+        certificates()  # raises ConfigError for a missing file
         file, folder, _ = certificate_paths()
-        session.verify = file or folder or True
+        session.verify = file or next(filter(os.path.isdir, (folder or "").split(os.pathsep)), True)
     tracers.add_span_processor(BatchSpanProcessor(exporter))
     return OpenTelemetry(tracers)

@@ -290,10 +290,11 @@ class _Node(Urllib3HttpNode):  # type: ignore[misc] # its package has no types
         pools = urllib3.PoolManager(**options)
         if proxy.scheme:
             login = unquote(f"{proxy.username}:{proxy.password or ''}") if proxy.username else None
-            options |= {"proxy_headers": make_headers(proxy_basic_auth=login)}
+            sent = login and login.encode().decode("latin-1")  # the bytes of UTF-8
+            options |= {"proxy_headers": make_headers(proxy_basic_auth=sent)}
             pools = urllib3.ProxyManager(proxy.geturl(), proxy_ssl_context=options.get("ssl_context"), **options)
 
-        def send(method: str, target: str, **given: Any) -> urllib3.BaseHTTPResponse:
+        def send(method: str, target: str, **given: Any) -> Any:
             return pools.urlopen(method, f"{address}{target}", redirect=False, **given)
 
         self.pool: Any = SimpleNamespace(urlopen=send, close=pools.clear)

@@ -161,6 +161,13 @@ def test_what_is_asked_through_the_proxy(environ, listed, url):
     assert proxy_of(url) == PROXY
 
 
+@pytest.mark.parametrize("url", ["http://collector:4318x", "http://[::1", "http://h:99999"])
+def test_an_address_that_is_none_is_left_to_its_client(environ, url):
+    """No proxy is named for an address that cannot be parsed, and nothing is raised."""
+    environ(HTTP_PROXY=PROXY)
+    assert proxy_of(url) is None
+
+
 @pytest.mark.parametrize(
     "host", ["localhost", "ip6-localhost", "a.localhost", "127.0.0.1", "127.8.9.1", "[::1]", "0.0.0.0", "hostname"]
 )

@@ -207,7 +207,7 @@ MOST_ROWS: Final = 30_000
 _JUDGED: Final = ("quality", "reward", "by_judge", "is_drawn", "counts", "cluster", "best", "worst")
 #: numbers about judgements that `quality` does not contain
 _BESIDES: Final = ("score", "score_counts", "retracted")
-_COLUMNS: Final = ("made_at", "tenant", "price", "asker", "raised", "arm", *_JUDGED, *_BESIDES, *UNITS)
+_COLUMNS: Final = ("made_at", "tenant", "price", "asker", "raised", "stopped", "arm", *_JUDGED, *_BESIDES, *UNITS)
 _OFFERED: Final = ("row", "place", "pmf", "quality", "cost", "candidate")
 #: smaller differences between two probabilities are rounding: a policy does not differ from itself
 _ROUNDING: Final = 1e-6
@@ -291,8 +291,8 @@ class ReportRows:
     undrawn: Mapping[str, UndrawnSums] = field(default_factory=dict)
     #: rule of the operator -> number of questions to which it applied
     rules: Mapping[str, int] = field(default_factory=dict)
-    #: arm -> number of its tasks that a budget stopped, so that their quality is unknown
-    stopped: Mapping[str, int] = field(default_factory=dict)
+    #: whether a budget stopped the task, so that its quality is unknown; None if no task was stopped
+    stopped: Flags | None = None
     #: (kind, arm) -> numbers of questions whose task or session has reached a limit, and of all that can reach one
     limited: Mapping[tuple[SpenderKind, str], tuple[int, int]] = field(default_factory=dict)
     #: (arm, unit) -> the part of its costs that came after the decision was closed, so that no reward has it
@@ -556,7 +556,6 @@ class _Rows:
     undrawn: dict[str, UndrawnSums] = field(default_factory=dict)
     judged: Mapping[str, float] = field(default_factory=dict)  #: see `_judged_qualities`
     rules: Counter[str] = field(default_factory=Counter)
-    stopped: Counter[str] = field(default_factory=Counter)
     reached: Mapping[SpenderKind, set[str]] = field(default_factory=dict)  #: see `_reached`
     #: (whether it has reached a limit, kind, arm) -> number of questions
     limited: Counter[tuple[bool, SpenderKind, str]] = field(default_factory=Counter)
@@ -597,8 +596,6 @@ class _Rows:
         if reason is not None:
             self._leave_out(row, reason=reason, by=decided_by(queried, arms=arms))
             return
-        if row["is_stopped"]:
-            self.stopped[row["arm"]] += 1
         self._add_offered(arms, pmf=pmf, candidate=candidate, facts=facts)
         rated = row["source"] == "explicit" and row["sample_weight"] > 0.0
         by_judge = row["judged_by"] == "judge"
@@ -614,6 +611,7 @@ class _Rows:
                 self.prices.setdefault(_price(row), len(self.prices)),
                 self.askers.setdefault(asker_of(row), len(self.askers)),
                 is_raised(queried.budget_factor),
+                row["is_stopped"],
                 self.arms[row["arm"]],
                 row["quality"] if rated else np.nan,
                 reward_of(row, setting=scope.reward) if rated else np.nan,
@@ -721,7 +719,7 @@ class _Rows:
             left_costs=dict(self.left_costs),
             undrawn=self.undrawn,
             rules=dict(self.rules),
-            stopped=dict(self.stopped),
+            stopped=columns["stopped"] > 0.0,
             limited={
                 (kind, arm): (count, count + self.limited[False, kind, arm])
                 for (is_reached, kind, arm), count in self.limited.items()

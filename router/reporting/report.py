@@ -497,9 +497,9 @@ def _notes(report: Report, log: ReportRows, *, policy: PolicySettings) -> Iterat
         yield f"questions that are in no comparison: {parts}"
     for name, count in sorted(log.rules.items()):
         yield f"the rule {name} limited the arms of {round(log.scale * count):,} of {report.questions:,} questions"
-    if log.stopped:
-        answered = Counter(log.arms[place] for place in log.arm.tolist())
-        shares = (f"{arm} {count:,} of {answered[arm]:,}" for arm, count in sorted(log.stopped.items()))
+    if log.stopped is not None and log.stopped.any():
+        answered, stopped = (Counter(log.arms[at] for at in arm) for arm in (log.arm, log.arm[log.stopped]))
+        shares = (f"{arm} {count:,} of {answered[arm]:,}" for arm, count in sorted(stopped.items()))
         yield f"tasks that a budget stopped, by arm: {'; '.join(shares)}. Their quality is unknown"
     yield from _limited(log)
     yield from _late(log, unit=unit)

@@ -243,7 +243,7 @@ def _interval(lead: Comparison, report: Report) -> str:
     in_dollars = worth_words(lead, report)
     if in_dollars is None:
         return reward
-    return f"worth {in_dollars} more than {lead.second}, {_right_answer(report)} ({reward})"
+    return f"worth {in_dollars}, compared with {lead.second}, {_right_answer(report)} ({reward})"
 
 
 def _tells_more(first: Comparison, second: Comparison) -> bool:

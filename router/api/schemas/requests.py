@@ -234,7 +234,7 @@ class RouteBody(RequestBody):
     context: Annotated[dict[str, Fact], limits(propertyNames=TEXT)] = Field(default_factory=dict)
     """Your own facts, stored with the decision."""
     arms: Annotated[list[Annotated[str, limits(NAME)]] | None, limits(minItems=1, uniqueItems=True)] = None
-    """The arms that may be drawn; default: all."""
+    """The arms that may be drawn; default: all. One arm is your choice: nothing is learned from its answer."""
     budget: BudgetBody = BudgetBody()
     """Caps on the answer, in addition to those of the service."""
     tenant: Annotated[str, limits(ID)] = "default"

@@ -50,19 +50,22 @@ def recent_sample_ratio(
 
     Decisions younger than SETTLED_S are left out. FALSE_ALARMS holds for all calls within a week together. policy:
     label of the ledger whose ratings the sentence counts. since: time from which on all rows are checked, too;
-    FALSE_ALARMS then holds for each call. Raises StoreError.
+    FALSE_ALARMS then holds for each of the two checks of a call. Raises StoreError.
     """
     week = (hour_of(now) + _MONDAY_H) // _WEEK_H
     begins = [(week - 1) * _WEEK_H - _MONDAY_H, *([] if since is None else [hour_of(since)])]
     with database.read() as connection:
-        sums = (_sums(connection, policy, since=begin, until=hour_of(now - SETTLED_S)) for begin in begins)
-        return next(filter(None, map(first_uneven_stage, sums)), None)
+        checks = (_sample_ratio(connection, policy, since=begin, until=hour_of(now - SETTLED_S)) for begin in begins)
+        return next(filter(None, checks), None)
 
 
-def _sums(connection: Connection, policy: str, *, since: int, until: int) -> dict[ArmName, ArmTotals]:
+def _sample_ratio(connection: Connection, policy: str, *, since: int, until: int) -> SampleRatio | None:
     draws = sums_by_arm(connection, policy=None, since=since, until=until, names=_COUNTS)
+    if first_uneven_stage(draws) is None:
+        return None
     rated = sums_by_arm(connection, policy=policy, since=since, until=until, names=("learned",))
-    return {arm: replace(sums, learned=rated.get(arm, ArmTotals()).learned) for arm, sums in draws.items()}
+    counted = {arm: replace(sums, learned=rated.get(arm, ArmTotals()).learned) for arm, sums in draws.items()}
+    return first_uneven_stage(counted)
 
 
 def first_uneven_stage(arms: Mapping[ArmName, ArmTotals]) -> SampleRatio | None:

@@ -173,11 +173,11 @@ def map_of_newest(asked: Asked, *, pmfs: Matrix, arms: Sequence[ArmName], earned
     whole, count = map_of(asked, pmfs=pmfs, arms=arms, earned=earned), len(pmfs) // _NEWEST_PART
     if not whole.differs or whole.is_named or count < 2 * FEWEST:
         return whole
+    if not whole.confirmed:
+        one = _all_of(earned, name=f"the newest {count:,}", pmfs=pmfs[:count], arms=arms, whole=len(pmfs))
+        return replace(whole, kinds=(*whole.kinds, one))
     newest = map_of(asked.newest(count), pmfs=pmfs[:count], arms=arms, earned=earned.newest(count))
-    if newest.is_named:
-        return newest
-    one = _all_of(earned, name=f"the newest {count:,}", pmfs=pmfs[:count], arms=arms, whole=len(pmfs))
-    return whole if whole.confirmed else replace(whole, kinds=(*whole.kinds, one))
+    return newest if newest.is_named else whole
 
 
 def with_kinds(report: Report, database: Database, *, label: str, schema: ContextSchema, weight: float) -> Report:

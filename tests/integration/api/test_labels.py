@@ -11,7 +11,16 @@ from ragbandit.router.serving.deciding.steps.labels import Labels
 from ragbandit.router.storage.label_queue import LABEL_QUEUE
 from ragbandit.router.storage.paired_answers import answers_to, store_answer
 from ragbandit.shared.errors import Conflict, InvalidInput
-from ragbandit.shared.types import OWN_BEGINNINGS, DecisionId, Feedback, FeedbackId, LabelRequest
+from ragbandit.shared.types import (
+    MOST_FACTOR,
+    OWN_BEGINNINGS,
+    DecisionId,
+    Feedback,
+    FeedbackId,
+    LabelRequest,
+    Query,
+    Terms,
+)
 from tests.support.additions import needs
 from tests.support.examples import made_paired_answer
 from tests.support.servers.http_service import refused
@@ -45,11 +54,13 @@ def test_the_queue(asking):
 
 
 def test_requests_that_name_their_arm_take_no_labels_from_others(serve):
-    """The labels of a day are for the questions whose arm was drawn, however many others there are."""
+    """The labels of a day are for the questions whose draw is learned, however many others there are."""
     service = serve(learning={"labels_per_day": 3})
     for number in range(25):
         named = {"x-ragbandit-arm": "multi_step"} if number % 5 else {}
         service.http.post("/v1/route", json={"question": f"question {number}?"}, headers=named)
+    for number in range(4):  # under a spent budget
+        service.router.route(Query(text=f"late {number}?", terms=Terms(budget_factor=MOST_FACTOR)))
     labels = service.router.service.step(Labels)
     labels._count_at = 0.0
     service.router.service.refresh_steps()

@@ -100,6 +100,13 @@ def test_an_arm_that_is_alone_in_a_list_is_the_callers_choice(world):
     assert asked(world, arms=("multi_step",), id=decision.id).id == decision.id
 
 
+def test_the_only_arm_of_a_request_is_the_callers_beyond_a_limit(world):
+    """A question that allows one arm gets it beyond a limit, too, and the choice stays the caller's."""
+    reach_limit(world)
+    decision = asked(world, session="long", arms=("multi_step",))
+    assert (decision.arm, decision.arm_by) == ("multi_step", "caller")
+
+
 def test_the_only_arm_of_a_service_is_learned(make_world):
     """Where nobody has a choice, answers are learned, so that a second arm meets one that is known."""
     world = make_world(arms={"one": {"run_by": "caller"}})

@@ -23,8 +23,7 @@ class KillSwitch(Step):
         for question in batch.questions:
             is_allowed = pinned in question.allowed
             question.certain_arm = pinned if is_allowed else fallback_arm(self._fallback, arms=question.allowed)
-            if question.arm_by != "caller":
-                question.arm_by = question.query.arm_by or "kill switch"
+            question.note_choice("kill switch")
             question.add(PinnedArm(arm=pinned, revision=control.revision))
 
     def after(self, batch: Batch) -> None:

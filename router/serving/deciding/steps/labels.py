@@ -31,7 +31,7 @@ from ragbandit.router.storage.access.shared_secrets import draw_number
 from ragbandit.router.storage.rows.queried_facts import or_unfilled
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.shared.types import ArmName, Decision, LabelRequest, Matrix
+from ragbandit.shared.types import MOST_FACTOR, ArmName, Decision, LabelRequest, Matrix
 
 #: number of newest questions from which the means and c are computed
 _NEWEST: Final = 300
@@ -136,7 +136,8 @@ def _draws_per_day(database: Database, *, now: float) -> float:
     """Number of decisions of the last day that the policy drew, since only these are labelled. If there are more than
     _COUNTED decisions and turns, it is estimated from the newest ones.
     """
-    drawn = or_unfilled(and_(decisions.c.arm_by.is_(None), decisions.c.turn_of.is_(None)))
+    is_spent = func.coalesce(decisions.c.budget_factor, 1.0) >= MOST_FACTOR
+    drawn = or_unfilled(and_(decisions.c.arm_by.is_(None), decisions.c.turn_of.is_(None), ~is_spent))
     newest = select(decisions.c.made_at, case((drawn, 1), else_=0).label("drawn"))
     newest = newest.where(decisions.c.made_at > now - _DAY_S).order_by(decisions.c.made_at.desc())
     rows = newest.limit(_COUNTED).subquery()

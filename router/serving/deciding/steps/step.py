@@ -59,6 +59,10 @@ class Question(Offer):
         is_same = query.cost_weight is weight and query.unit == unit
         return query if is_same else replace(query, cost_weight=weight, unit=unit)
 
+    def note_choice(self, by: ArmBy) -> None:
+        """Store what chose the arm, unless the caller has: it named an arm, or allows one only."""
+        self.arm_by = self.query.arm_by or ("caller" if self.arm_by == "caller" else by)
+
     @property
     def is_drawn(self) -> bool:
         """Whether the policy draws the arm: neither a step nor the caller nor an earlier turn has chosen it."""

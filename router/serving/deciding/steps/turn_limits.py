@@ -61,7 +61,7 @@ class TurnLimits(Step):
         if kept is not None and kept != cheapest:
             question.add(MovedTurn(reason=f"{reached}; another arm is cheaper"))
         question.arms, question.certain_arm, question.kept_arm = (cheapest,), cheapest, None
-        question.arm_by = "limit"
+        question.note_choice("limit")
 
     def refresh(self, *, arms: Sequence[ArmName], now: float) -> None:
         del arms, now

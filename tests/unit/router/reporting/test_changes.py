@@ -96,3 +96,20 @@ def test_a_verdict_begins_with_arms_that_were_hardly_tried():
     tried = np.arange(400) % len(log.arms)
     known = report_of(replace(log, arm=tried, quality=np.ones(400)), SCOPE, policy=PolicySettings(), against="premium")
     assert known.untried is None
+
+
+def test_stopped_tasks_are_counted_among_the_compared_ones():
+    """The note has the stopped tasks of each arm and its compared questions; rows that leave take their tasks along."""
+    log = world(2, count=400)
+    stopped = np.arange(400) < 8
+    log = replace(log, stopped=stopped)
+    place = int(log.arm[0])
+    counts = f"{log.arms[place]} {(log.arm[stopped] == place).sum()} of {(log.arm == place).sum()}"
+
+    def notes(rows):
+        found = report_of(rows, SCOPE, policy=PolicySettings(), against="premium")
+        return [note for note in found.notes if note.startswith("tasks that a budget stopped, by arm")]
+
+    [note] = notes(log)
+    assert counts in note
+    assert notes(log.part(~stopped)) == []

@@ -84,7 +84,7 @@ def test_a_difference_is_also_said_in_money():
         f"it is worth {flat_text}, a right answer at 10 cents."
     )
     shown = words.report_assessment(found, now=found.until)
-    more = f"worth {flat_text} more than always premium, a right answer at 10 cents"
+    more = f"worth {flat_text}, compared with always premium, a right answer at 10 cents"
     assert shown.interval == f"{more} (reward -0.064 to +0.158 a question)"
     assert prompt_line(found, shares={"cheap": 1.0}).endswith(f"; reward as good ({flat_text})")
     for other in (replace(found, dollars_per_reward=None), replace(found, state="budget: 60 % ...")):

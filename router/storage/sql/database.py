@@ -20,7 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError, TimeoutError as PoolTimeout
 from sqlalchemy.pool import NullPool
 
 from ragbandit.router.storage.sql.connections import Connection, Connections
-from ragbandit.router.storage.sql.store_clock import StoreClock
+from ragbandit.router.storage.sql.store_clock import CLOCK, StoreClock
 from ragbandit.router.storage.sql.store_file import LOOK_S, StoreFile, is_damaged
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION
 from ragbandit.shared.errors import RESTORE, StoreError, missing_package
@@ -102,7 +102,7 @@ class Database:
         self.errors = (SQLAlchemyError, self.engine.dialect.loaded_dbapi.Error)
         self.connections = Connections(self.engine, limit=1) if in_memory else Connections(self.engine)
         #: the clock for times in rows that this process writes
-        self.clock = StoreClock(self)
+        self.clock = StoreClock(None if self.is_sqlite else self.server_time)
 
     def read(self) -> "ConnectionBlock":
         """A read-only transaction, which reads one snapshot of the database."""
@@ -111,6 +111,11 @@ class Database:
     def connection(self) -> "ConnectionBlock":
         """A connection for a single statement; takes half the time of `read`."""
         return ConnectionBlock(self, begin=None)
+
+    def server_time(self) -> float:
+        """The time of PostgreSQL, seconds since 1970. Raises StoreError."""
+        with self.connection() as connection:
+            return float(connection.exec_driver_sql(f"SELECT {CLOCK['postgresql']}").scalar_one())
 
     def write(self, *, foreign_keys: bool = True) -> "ConnectionBlock":
         """A transaction, committed at the end of the block.

@@ -1,13 +1,9 @@
 """The clock for times in rows and for the ends of tasks, on which the hosts of a store must agree."""
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from ragbandit.router.storage.sql.bulk_insert import run_statement
 from ragbandit.shared.processes.steady_clock import SLACK_S, Clock, SteadyClock, steady_clock
-
-if TYPE_CHECKING:
-    from ragbandit.router.storage.sql.database import Database
 
 #: dialect -> seconds since 1970 by the database's clock, which for SQLite is the clock of this host
 CLOCK: Final = {
@@ -28,13 +24,14 @@ class StoreClock:
 
     def __init__(
         self,
-        database: "Database",
+        server_time: Clock | None,
         *,
         steady: SteadyClock | None = None,
         wall: Clock = time.time,
         monotonic: Clock = time.monotonic,
     ) -> None:
-        self._database, self._steady = database, steady or steady_clock()
+        """server_time: reads the time of PostgreSQL, seconds since 1970, or raises StoreError; None for SQLite"""
+        self._server_time, self._steady = server_time, steady or steady_clock()
         self._wall, self._monotonic = wall, monotonic
         #: the server's time minus `monotonic`, and the value of `monotonic` at which it was measured
         self._offset: float | None = None
@@ -42,12 +39,12 @@ class StoreClock:
 
     def measure(self) -> None:
         """Measure the time of the server, unless it was measured less than LOOK_S ago. Raises StoreError."""
-        if self._database.is_sqlite or (self._offset is not None and self._monotonic() < self._looked_at + LOOK_S):
+        is_measured = self._offset is not None and self._monotonic() < self._looked_at + LOOK_S
+        if self._server_time is None or is_measured:
             return
-        with self._database.connection() as connection:
-            (row,) = run_statement(connection, f"SELECT {CLOCK['postgresql']} AS now")
+        now = self._server_time()
         self._looked_at = self._monotonic()
-        self._offset = float(row["now"]) - self._looked_at
+        self._offset = now - self._looked_at
 
     def ahead_s(self) -> float:
         """Seconds by which the clock of this host is ahead; 0.0 if it is ahead by at most SLACK_S."""

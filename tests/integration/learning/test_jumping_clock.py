@@ -30,7 +30,8 @@ class HostClock:
 
     def of(self, database):
         steady = SteadyClock(wall=self.wall, monotonic=self.monotonic)
-        return StoreClock(database, steady=steady, wall=self.wall, monotonic=self.monotonic)
+        server_time = None if database.is_sqlite else database.server_time
+        return StoreClock(server_time, steady=steady, wall=self.wall, monotonic=self.monotonic)
 
 
 @pytest.fixture

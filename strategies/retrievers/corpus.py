@@ -53,7 +53,7 @@ _FRONT_MATTER = re.compile(
 _BLANK_LINE = re.compile(r"^[ \t]*\n", re.MULTILINE)
 #: an image or file within the text: SVG, or anything up to a white space or the end of the link, and lines of base64
 _DATA_URI = re.compile(
-    r"\bdata:(?=[\w.+-]++/|;)[\w.+/-]*+(?:;[\w.+-]++(?:=[^;,\s]*+)?)*+,"
+    r"\bdata:(?=[\w.+-]++/|;)[\w.+/-]*+(?:;[\w.+-]++(?:=[^;,\s]*+)?)*,"
     r"(?:(?:<|%3C)svg\b(?:(?!(?:<|%3C)svg\b)[\s\S])*?(?:<|%3C)(?:/|%2F)svg(?:>|%3E)"
     r"|[^\s\"'<>)]*+(?:[ \t]*\n[ \t]*[A-Z0-9+/]{60,}+={0,2})*(?:[ \t]*\n[ \t]*[A-Z0-9+/]++={1,2})?)",
     re.IGNORECASE,
@@ -298,8 +298,8 @@ _VOID: Final = (
 _MOST_PARTS: Final = 200_000
 _TAG_NAME: Final = r"[a-z][^\t\n\r\f />\0]*+"
 #: a comment, a section of text, an end tag, a declaration or a start tag. Markup without an end matches to the page's
-#: end, so that all matches together take linear time. Before Python 3.11.5 a possessive group with a lookahead in it
-#: matches too much
+#: end, so that all matches together take linear time. Before Python 3.11.5 a possessive group that may fail within a
+#: repetition matches too much
 _MARKUP: Final = re.compile(
     r"<(?:!--(?:-?>|[^-]*+(?:-(?!-!?\s*+>)[^-]*+)*(?:--!?\s*+>)?)"
     r"|!\[CDATA\[(?P<cdata>[^]]*+(?:](?!]>)[^]]*+)*)(?:]]>)?"

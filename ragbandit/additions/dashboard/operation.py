@@ -72,7 +72,7 @@ async def queues(request: Request) -> Response:
     values: dict[str, Any] = {
         "state": state,
         "findings": findings,
-        "is_well": not findings and is_learned and state is not None and all(arm.offered for arm in state.arms),
+        "is_well": not findings and state is not None and is_learned and all(arm.offered for arm in state.arms),
         "is_learned": is_learned,
         "queues": router.process.queues(),
         "parts": router.process.readiness.states(),

@@ -154,7 +154,8 @@ class TurnRow:
 
 def newest_turns(database: Database, first: str, *, limit: int) -> list[TurnRow]:
     """The newest `limit` later turns of a decision, the newest first. Raises StoreError."""
-    query = select(*decisions.c["id", "arm", "made_at", "text"], *outcomes.c["status", "stop_reason", "cost"])
+    text = func.substr(decisions.c.text, 1, 300).label("text")
+    query = select(*decisions.c["id", "arm", "made_at"], text, *outcomes.c["status", "stop_reason", "cost"])
     query = query.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).where(decisions.c.turn_of == first)
     query = query.order_by(decisions.c.made_at.desc(), decisions.c.id.desc()).limit(limit)
     with database.read() as connection:

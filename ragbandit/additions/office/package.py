@@ -2,7 +2,8 @@
 
 Relationships, and not names, say which part is what, so a part is checked where it is read. The counts are those of the
 parser that reads it: an encoding or an odd name changes none of them. Before, a part with as many signs `<` as it may
-have tags is refused by its bytes, also if they are in comments, since a parser takes seconds for millions of tags.
+have tags is refused by its bytes, also if they are in comments, since a parser takes seconds for millions of tags. In
+other encodings than UTF-8, which Office writes, end tags count there, too.
 """
 
 import posixpath
@@ -174,7 +175,7 @@ class _Reading:
         #: tags and attributes so far
         self.marks = 0
         self._of, self._kept, self._costs, self._cost, self._most = of, kept, costs, cost, MAX_MARKS
-        self.least_cost = min(cost, *costs.values()) if costs else cost
+        self.least_cost = min((cost, *costs.values()))
         #: value of `marks` above which the document is refused
         self._limit = MAX_MARKS
         #: tag -> (its local name, how often it counts), of the first tags: a hostile document may have millions

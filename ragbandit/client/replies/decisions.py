@@ -432,9 +432,9 @@ class RecordReply(DecisionFields):
     forced: bool
     """Whether the caller chose the arm; the decision is then not learned."""
     arm_by: ArmBy | None
-    """Who chose the arm: `caller`, `calls` (results of tools go to the arm of their calls), `failover`, `limit` (of the
-    session or task), `kill switch`, or `task` (it is a later turn). `rule`, `needs`, `breaker` and `only arm` left one
-    arm on offer. null: the policy drew it."""
+    """Who chose the arm: `caller` (it named one, or its request or key allows no other), `calls` (results of tools go
+    to the arm of their calls), `failover`, `limit` (of the session or task), `kill switch`, or `task` (it is a later
+    turn). `rule`, `needs`, `breaker` and `only arm` left one arm on offer. null: the policy drew it."""
     aim: dict[str, float]
     """Target instead of a cost weight: a share of the best quality, or a mean cost; {} without one."""
     request: dict[str, Any]

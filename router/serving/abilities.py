@@ -3,8 +3,8 @@
 Chats may need tools, images, files, audio, answers in a given format (`json`) or log-probabilities. Arms of the class
 `model` pass chats on to a generator with the abilities in `generator.supports`; other arms read and write only text. An
 arm with the param `effort` can answer only a request that allows this effort.
-The need `chat` is a chat that only a model can read: it has parts of other types, a question that is too long for
-features, or no question at its end.
+A chat has the need `chat` if only a model can answer it: it asks for audio, has parts other than text, images, files
+and audio, ends with a question that is too long for features, or does not end with a question.
 """
 
 import re
@@ -40,7 +40,7 @@ _PARAMETERS: Final = {
 #: pattern of the names of parameters, tools and namespaces that are stored, and maximum number of ignored names
 SHORT_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _MOST_IGNORED: Final = 64
-#: fields of a chat that the service itself uses besides the conversation, so they are never called ignored
+#: fields of a chat that the service itself reads, so `Sent.ignored` never lists them
 _USED: Final = frozenset({"user", "safety_identifier", "metadata"})
 
 
@@ -49,7 +49,7 @@ class UnmetNeed(InvalidInput):
 
 
 class ContextExceeded(UnmetNeed):
-    """The prompt is too long: a shorter conversation can be answered."""
+    """The prompt is too long for every arm; a shorter conversation can be answered."""
 
     code = "CONTEXT_LENGTH_EXCEEDED"
 
@@ -75,7 +75,7 @@ def passing_arms(
 def unmet_needs(
     query: Query, *, arms: Collection[ArmName], passing: Mapping[ArmName, Ability]
 ) -> dict[ArmName, list[str]]:
-    """Arm that may not answer this query -> its unmet needs. Optional needs count if any arm meets all needs."""
+    """Arm that may not answer this query -> its unmet needs. Optional needs count only if some arm meets all needs."""
     needs, optional = set(query.sent.needs), set(query.sent.optional_needs)
     size = query.sent.tokens or 0 if query.conversation.fields else 0
     forbidden = _forbidden_efforts(query)
@@ -144,7 +144,7 @@ def without_chat(query: Query) -> Query:
 
 
 def short_names(names: Collection[str]) -> list[str]:
-    """Names of a request to store, sorted. Names that are long or not plain become "other"."""
+    """Names that a request contains, in the form to store, sorted. A name that SHORT_NAME does not match is "other"."""
     short = sorted({name if SHORT_NAME.fullmatch(name) else "other" for name in names})
     return short[:_MOST_IGNORED]
 

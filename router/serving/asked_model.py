@@ -40,7 +40,7 @@ _REST_S: Final = 5.0
 
 
 class _WholeReply(ModelReply, ReplyReader[None]):
-    """A reply that is read as a whole, without its pieces."""
+    """A reply whose pieces are only collected: no reader gets them while they arrive."""
 
     def read(self, value: Any) -> tuple[()]:
         self.take(value)
@@ -51,8 +51,8 @@ class AskedModel:
     """Asks one chat model, with a time limit; use it from one event loop.
 
     seconds: time limit of a call, retries included. purpose: purpose of the calls, for the log. database: store of the
-    budgets that pay. most_waiting: number of calls that may wait for earlier calls, within their time limit; further
-    calls fail at once
+    budgets that pay for the calls. most_waiting: number of calls that may wait for earlier calls, within their time
+    limit; further calls fail at once
     """
 
     def __init__(
@@ -139,8 +139,8 @@ class AskedModel:
     async def _attempt(self, fields: Mapping[str, Any], *, replies: list[ModelReply]) -> None:
         """Complete a chat in at most two attempts. Raises the error of the last attempt.
 
-        fields: the request. replies: gets the reply of each attempt, whole or not, unless the server refused the
-        request or cannot be reached
+        fields: the request. replies: list to which the reply of each attempt is added, whole or not, unless the server
+        refused the request or cannot be reached
         """
         options = self._options
         if self._server is None:
@@ -202,7 +202,7 @@ class AskedModel:
 
 def _tokens(reply: ModelReply, *, messages: Sequence[Mapping[str, str]]) -> Tokens:
     """Tokens of a call with these messages."""
-    estimates = map(estimated_tokens, (message["content"] for message in messages))  # computed if a count is missing
+    estimates = map(estimated_tokens, (message["content"] for message in messages))  # read if a count is missing
     return used_tokens(reply.usage, estimates=lambda: (sum(estimates), estimated_tokens(reply.text)))
 
 
@@ -212,7 +212,7 @@ _lock = threading.Lock()
 def event_loop() -> asyncio.AbstractEventLoop:
     """The event loop for the calls of this process. The first call starts it."""
     with _lock:
-        return _loop_of(os.getpid())  # a forked process needs another one, since threads do not survive a fork
+        return _loop_of(os.getpid())  # a forked process starts its own loop, since threads do not survive a fork
 
 
 @functools.cache

@@ -197,7 +197,7 @@ class MicroBatcher(Generic[Item, Result]):
     def submit_each(
         self, items: Sequence[Item], *, tenants: Sequence[str], admitted: bool = False
     ) -> "list[Future[Result]]":
-        """Submit each item that is admitted (all if `admitted`); the Future of a refused item raises Overloaded.
+        """Submit each item that has room (every item if `admitted`); the Future of a refused item raises Overloaded.
 
         Raises Overloaded itself if the queue is full at the first item, and NotReady after `close`.
         """
@@ -277,8 +277,8 @@ class MicroBatcher(Generic[Item, Result]):
         """Seconds until the batch of a new item begins. ahead: number of queued items before it; None for all."""
         running_s = 0.0
         if self._running is not None:
-            # A late batch is expected to need its delay once more, but not longer than a whole batch. So requests are
-            # not refused during a stall of the database while the queue has room.
+            # A batch that is late by x seconds is expected to end in x more seconds, at most in the time of a whole
+            # batch. So requests are not refused during a stall of the database while the queue has room.
             began, size = self._running
             batch_s = self.batch_time.predict(size)
             running_s = min(batch_s, abs(batch_s - (self._clock() - began)))
@@ -303,7 +303,7 @@ class MicroBatcher(Generic[Item, Result]):
             if batch:
                 began, size = self._running = self._clock(), len(batch)
                 self._serve(batch)
-                batch.clear()  # no long conversation stays in memory until the next one comes
+                batch.clear()  # frees the conversations of its items before the wait for the next batch
                 with self._lock:
                     seconds = self._clock() - began
                     self.batch_time.record(seconds, size=size)

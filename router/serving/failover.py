@@ -98,7 +98,7 @@ def replacement_decision(
     worker_arms: Mapping[str, Mapping[str, Json]],
     secret: bytes,
 ) -> Decision | None:
-    """The decision that replaces a failed one; None if no time, money or arm is left.
+    """The decision that replaces a failed one; None if a cap of the budget is used up, or if no arm is left.
 
     unhealthy: arms to try last. worker_arms: arms that workers run -> their params
     """

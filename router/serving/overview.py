@@ -31,7 +31,7 @@ from ragbandit.shared.types import ArmName, ArmTotals, Cost, PolicyLabel, Policy
 
 HOUR_S: Final = 3600
 MOST_ROWS: Final = 5_000
-#: an overview reads fewer rows than this of each table that the totals do not have yet
+#: an overview reads the rows that the totals do not count yet if each table has fewer such rows than this
 MOST_UNCOUNTED: Final = 10_000
 MOST_POINTS: Final = 1000
 MOST_VERSIONS: Final = 50
@@ -46,7 +46,7 @@ class Totals:
     explored: int
     """Decisions in which another arm was at least as likely as the one drawn."""
     turns: int
-    """Later turns of decisions, with their arm; `decided` does not include them."""
+    """Later turns of decisions, counted for the arm that got the turn; `decided` does not include them."""
     forced: int
     """Decisions whose arm the caller chose."""
     killed: int
@@ -90,7 +90,7 @@ class ArmOverview:
     arm: ArmName
     """The arm."""
     share: float
-    """Its share of the decisions."""
+    """The arm's share of the decisions, 0 to 1."""
     totals: Totals
     """Totals of the arm."""
 
@@ -142,7 +142,7 @@ class Earned:
     #: the newest versions, at most MOST_VERSIONS
     versions: tuple[PolicyVersion, ...]
     killed: bool
-    #: uneven stage of the log since Monday of last week; None if the log is even
+    #: stage of the log since Monday of last week at which chance does not explain the arms' counts; None without one
     uneven: SampleRatio | None
 
 
@@ -216,7 +216,7 @@ MINUTE_S: Final = 60
 
 
 def with_minutes(database: Database, *, history: Overview, weight: float, now: float) -> Overview:
-    """Replace the points by points of the last 60 minutes, unless these have too many rows or none. weight: of cost."""
+    """Replace the points by points of the last 60 minutes, unless these have too many rows or none. weight: of costs"""
     last = int(now // MINUTE_S) + 1
     with database.read() as connection:
         rows = minutes_of(connection, policy=history.policy, since=last - 60, weight=weight, limit=MOST_ROWS)
@@ -242,8 +242,8 @@ def _checked_hours(*, since: float, until: float, step: int) -> tuple[int, int]:
 def _points(rows: Iterable[ArmHour], *, first: int, last: int, hours: int, unit_s: int = HOUR_S) -> Iterable[Point]:
     """Yield the points from `first` to `last`.
 
-    unit_s: length, in seconds, of the unit in which `first`, `last` and the rows' `hour` count
-    hours: length of a point in this unit
+    unit_s: length of a unit, seconds; `first`, `last` and the rows' `hour` are numbers of such units since 1970
+    hours: length of a point, in units
     """
     by_step: dict[int, dict[ArmName, ArmTotals]] = {}
     for row in rows:

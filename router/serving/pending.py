@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 POLLED = 500
 #: seconds until an unanswered decision is no longer counted: longer than all time limits of arms and recovery
 KEEP_S = 86_400.0
-#: most bytes of conversations without an answer that this process holds, in conversations of `server.max_chat_bytes`
+#: limit of the bytes of all unanswered conversations in this process, as a multiple of `server.max_chat_bytes`
 MOST_CHATS = 256
 #: Retry-After if too many decisions are unanswered, seconds
 RETRY_S = 5.0
@@ -119,7 +119,7 @@ class PendingAnswers:
         return _Reservation(self, tenant, is_new=new, size=size)
 
     def give_back(self, tenant: str, *, is_new: bool, size: int) -> None:
-        """Give a place back. size: bytes of its conversation."""
+        """Give a place back. size: bytes of the question's conversation."""
         with self._lock:
             self._deciding -= is_new
             self._bytes -= size
@@ -165,7 +165,7 @@ class PendingAnswers:
     def remove(self, decision_id: DecisionId, future: "Future[Outcome]") -> None:
         """Stop waiting for this decision, or for its replacement."""
         if future.done() and not future.cancelled():
-            return  # it was delivered
+            return  # `deliver` has removed the Future
         with self._lock:
             is_unmoved = future in self._futures.get(decision_id, ())
             for key in [decision_id] if is_unmoved else list(self._futures):
@@ -190,7 +190,7 @@ class PendingAnswers:
         with self._lock:
             awaited = list(self._futures)
             others = [key for key in islice(self._unanswered, POLLED) if key not in self._futures]
-            for key in others:  # moved to the end
+            for key in others:  # to the end, so that the next poll begins with the others
                 self._unanswered[key] = self._unanswered.pop(key)
             now = time.monotonic()
             expired = [key for key in others if self._unanswered[key][1] <= now]
@@ -207,7 +207,7 @@ class PendingAnswers:
         with self._lock:
             awaited = [(future, outcome) for key, outcome in outcomes.items() for future in self._futures.pop(key, [])]
         for future, outcome in awaited:
-            with suppress(InvalidStateError):  # the caller has cancelled it
+            with suppress(InvalidStateError):  # the caller has cancelled the Future
                 if isinstance(outcome, StoreError):
                     future.set_exception(outcome)
                 else:
@@ -241,7 +241,7 @@ class PendingAnswers:
         futures = [self.expect_outcome(decision) for decision in decisions]
         try:
             outcomes = self._store.outcomes_by_id([decision.id for decision in decisions])
-        except Exception:  # also a damaged row
+        except Exception:  # any error: no Future may wait for ever
             for decision, future in zip(decisions, futures, strict=True):
                 self.remove(decision.id, future)
             raise

@@ -90,7 +90,7 @@ def served_weight(
     """
     terms = query.terms
     if query.cost_weight is None and not query.aim and terms == NO_TERMS:
-        return None  # as nearly always
+        return None  # the usual case, answered early to save time
     factor = terms.budget_factor
     default, price = reward.weight, _price(query)
     if query.aim:
@@ -115,7 +115,7 @@ def served_weight(
         raise InvalidInput(message, field=field, remedy=remedy)
     if is_default and factor == 1.0:  # the query has an aim, but no frontier turns it into a weight yet
         return None
-    # A weight below the default grows by as much as the default would: a multiple of a tiny weight would save nothing.
+    # A weight below the default grows by the same amount as the default: a multiple of a tiny weight saves nothing.
     return min(weight + (factor - 1.0) * max(weight, default), MAX_WEIGHT)
 
 
@@ -138,7 +138,7 @@ def _aimed_weight(aim: Mapping[str, float], *, frontier: Frontier | None, prices
 
 
 def _number_of_weight(price: Json, *, named: Mapping[str, float]) -> float:
-    """A default cost weight as a number. Raises InvalidInput for a name that is no longer in `cost_weights`."""
+    """A cost weight, a number or a name, as a number. Raises InvalidInput for a default that left `cost_weights`."""
     if isinstance(price, str):
         if price not in named:
             remedy = "add it to the setting, or give the key or tenant another default"

@@ -110,7 +110,7 @@ class Router(AbstractContextManager["Router"]):
         """Finish the submitted requests, stop all threads, close the connections."""
         if self.service.inline is not None:
             self.service.inline.close()
-        with suppress(RagBanditError):  # everything is learned and stored; only `status` knows less
+        with suppress(RagBanditError):  # no data is lost: only `status` lacks the diagnosis
             self._diagnose()
         self.process.close()
         if self._owns_jobs:
@@ -157,7 +157,7 @@ class Router(AbstractContextManager["Router"]):
         return self.service.submit(question)
 
     def _submit_prepared(self, question: Question) -> "Future[Decision] | None":
-        """Let steps ask a model or a service, then submit the question. None if no step has to. Raises as `submit`."""
+        """Let steps ask a model or a service, then submit the question. None if no step asks. Raises as `submit`."""
         live = self.process.versions.live
         steps = self.service.asking_steps(question, live=live)
         if not steps:
@@ -338,7 +338,7 @@ class Router(AbstractContextManager["Router"]):
             with suppress(RagBanditError):  # the block's own error is raised; the task ends after its idle time
                 self.end_session(task.session, tenant=tenant)
             raise
-        with suppress(NotFound):  # nothing was asked
+        with suppress(NotFound):  # the task has no question
             self.end_session(task.session, tenant=tenant)
 
     def submit_feedback(self, feedback: Feedback) -> "Future[Receipt]":
@@ -395,7 +395,7 @@ class Router(AbstractContextManager["Router"]):
         return closed[0]
 
     def _diagnose(self, *, least: int = 1) -> None:
-        """Diagnose the policies if `learn` has closed at least this number of decisions since the last diagnosis, which
+        """Diagnose the policies if `learn` has closed at least `least` decisions since the last diagnosis. A diagnosis
         takes as long as learning ten labels.
         """
         if self._undiagnosed >= least:

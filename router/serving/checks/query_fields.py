@@ -27,7 +27,7 @@ class QueryFields(TypedDict, total=False):
     aim: Mapping[str, float] | None
 
 
-#: field -> its name in the clients, whose parameters are those of the HTTP interface
+#: field of a Query -> the clients' name for it, which is also its name in the HTTP interface
 _IN_CLIENTS: Final = {"id": "decision_id", "session": "session_id"}
 _BUDGET: Final = frozenset(field.name for field in fields(Budget))
 

@@ -73,7 +73,7 @@ def checked_text(text: object, *, field: str, most: int = MAX_TEXT, advice: str 
 def checked_session(value: object, *, field: str) -> str:
     """Check the id of a conversation. An id that a path cannot have is refused: a path with the id ends its task."""
     text = checked_text(value, field=field, most=MAX_SESSION)
-    if text in (".", ".."):  # HTTP clients and proxies resolve these, encoded or not
+    if text in (".", ".."):  # HTTP clients and proxies remove such a part from a path, even if it is encoded
         raise InvalidInput(f'"{field}" is {text!r}, which a path cannot have', field=field, remedy="use another id")
     return text
 
@@ -103,7 +103,7 @@ MAX_MESSAGES: Final = 64
 #: name of an aim -> largest value to aim at; a question may have an aim or a cost weight, not both
 AIMS: Final[Mapping[str, float]] = {"quality": 1.0, "steps": 1e6, "dollars": 1e6, "seconds": 1e6}
 _ROLES: Final = ("system", "user", "assistant")
-_NO_BUDGET: Final = Budget()  # made once, because every question is compared with it
+_NO_BUDGET: Final = Budget()  # a constant saves time, because every question's budget is compared with it
 
 
 def checked_query(

@@ -29,7 +29,7 @@ from ragbandit.shared.types import (
 
 MAX_ANSWERS: Final = 100
 MAX_RATER: Final = 64
-#: scales that messages propose, the most usual first; every WORST-BEST is a scale
+#: scales that error messages propose, the most usual first; every other WORST-BEST is accepted, too
 USUAL_SCALES: Final = ("0-1", "1-5", "-1-1", "0-5", "0-10", "1-7", "1-10", "0-100")
 _SCALE: Final = re.compile(r"(-?\d{1,9}(?:\.\d{1,9})?)-(-?\d{1,9}(?:\.\d{1,9})?)", re.ASCII)
 _KINDS: Final = ("label", "rating", "reward")
@@ -65,7 +65,7 @@ def make_feedback(
     rating: a bool, or a number on `scale`; it is stored as a number in [0, 1]
     scale: WORST-BEST, the worst and the best rating, such as 1-5, -1-1 or 6-1 (1 is the best)
     event: a name of the setting feedback_events
-    source: "human", "label", "judge" or "code"; None means "human". An event must have None
+    source: "human", "label", "judge" or "code"; None means "human". It must be None for an event
     retract: kind ("label", "rating" or "reward") of an earlier judgement that the same source and rater take back
     """
     label, rating, reward, rater = map(plain, (label, rating, reward, rater))
@@ -85,7 +85,7 @@ def make_feedback(
     elif reward is not None:
         value = checked_number(reward, field="reward", low=settings.reward.minimum, high=settings.reward.maximum)
     if rater is not None:
-        # Checked before as well, since a text without bounds takes long to normalise.
+        # Checked also before it is normalised, since normalising a very long text takes long.
         rater = _checked_rater(name_form(_checked_rater(rater)))
     return Feedback(
         id=FeedbackId(identity),
@@ -162,7 +162,7 @@ def unrun_outcome(
 ) -> Outcome:
     """Make the failed outcome, without cost, of a decision whose arm no worker has run."""
     outcome = make_outcome(decision_id=decision_id, now=now, status="failed", stop_reason=stop_reason)
-    return replace(outcome, error=error, run_by="worker", made_by=made_by or {})  # any error can be stored
+    return replace(outcome, error=error, run_by="worker", made_by=made_by or {})
 
 
 def make_outcome(

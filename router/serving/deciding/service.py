@@ -59,8 +59,8 @@ class RouteService:
         self.inline: InlineRuns | None = None
         limit = settings.encoder.max_batch
         make_queue = partial(MicroBatcher, limit=limit, limits=settings.server, tenants=ActiveTenants())
-        #: queue in front of `batcher` for texts that need a forward pass, so that other questions do not wait for it;
-        #: None if the encoder takes no time or cannot cache a batch, whose texts would be encoded twice
+        #: queue in front of `batcher` for texts that need a forward pass, so that other questions do not wait for it.
+        #: None if the encoder takes no time, or if its cache is smaller than a batch: texts would be encoded twice
         self._encoding: MicroBatcher[Question, Decision] | None = None
         if isinstance(encoder, CachingEncoder) and not encoder.is_immediate and encoder.entries >= limit:
             self._encoding = make_queue(self._encode_and_decide, name="ragbandit-encode")
@@ -242,7 +242,7 @@ class RouteService:
     def _commit(self, decisions: Sequence[Decision], *, revision: int | None = None) -> list[Decision | RagBanditError]:
         """Store decisions. The same transaction claims the decisions that this process answers.
 
-        revision: see `DecisionStore.add_decisions`
+        revision: revision of versions and kill switch at the draw; None stores the decisions at any revision
         """
         if self.inline is None:
             return self.store.add_decisions(decisions, revision=revision)

@@ -102,7 +102,7 @@ class CircuitBreaker:
                 if signal.failed is not None:
                     source, until = (signal.arm, signal.reporter), signal.made_at + signal.suspends_s
                     outcome = (signal.made_at, signal.decision_id, signal.failed, until)
-                    past = self._past[source] = self._past.pop(source, [])  # at the end: the first are dropped below
+                    past = self._past[source] = self._past.pop(source, [])  # moved to the end; the first leave below
                     at = bisect_left(past, outcome)
                     if past[at : at + 1] != [outcome]:
                         past.insert(at, outcome)
@@ -171,7 +171,7 @@ class CircuitBreaker:
         """The failures since the last success, newest first, from our workers and the tenant together."""
         common, own = self._past.get((source[0], None), []), self._past.get(source, [])
         newest = max(common[-1:] + own[-1:], default=None)
-        if newest is None or not newest[2]:  # as nearly always
+        if newest is None or not newest[2]:  # the usual case, answered early to save time
             return []
         newest_first = (reversed(self._past.get(key, ())) for key in {(source[0], None), source})
         failing = takewhile(lambda past: past[2] and past[0] > now - COUNTED_S, merge(*newest_first, reverse=True))
@@ -186,7 +186,7 @@ class CircuitBreaker:
         return max(ends, default=None) if limit > 0 else None
 
     def _health(self, source: _Source, *, now: float) -> tuple[ArmHealth, _Source]:
-        """Returns (state of an arm for a source, the circuit that its probe tests: the source's, or that of all)."""
+        """Returns (state of an arm for a source, circuit that a probe tests: the source's or that of all tenants)."""
         arm, tenant = source
         failing = self._failing(source, now=now)
         if not failing and arm not in self.gone:

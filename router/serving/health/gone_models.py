@@ -97,8 +97,8 @@ class GoneModels:
 
 
 def callers_agree(signs: Collection[Sign], *, database: Database, now: float) -> bool:
-    """Whether two tenants received signs; or two API keys, if no other tenant asked in the last hour; or two requests,
-    if no other key asked in that hour. signs: at least one. Raises StoreError.
+    """Whether two or more callers received a sign that the model is gone. Callers are tenants; if only one tenant asked
+    in the last hour, its API keys; if only one key asked, its requests. signs: at least one. Raises StoreError.
     """
     with database.read() as connection:
         for column, values in zip((decisions.c.tenant, decisions.c.api_key), zip(*signs, strict=True), strict=False):

@@ -41,7 +41,7 @@ class TrialWrites:
         """Write the row. Raises StoreError, also within FAULT_S seconds after another write of this process failed."""
         self._lease.acquire(holder="ready", lease_s=RETRY_S)
         if self._first:
-            delete_expired(self._database, prefix=_ROW, expired_s=3600.0)  # rows of ended processes
+            delete_expired(self._database, prefix=_ROW, expired_s=3600.0)  # left by processes that have ended
             self._first = False
         failed = self._database.failed_write
         if failed is not None and time.monotonic() < failed.at + FAULT_S:

@@ -82,7 +82,7 @@ class VersionLoader:
         return live
 
     def refresh(self) -> bool:
-        """Load new versions, the champion and newer snapshots. True for a newer snapshot of it. Raises StoreError."""
+        """Load new versions and snapshots. Returns whether the deciding policy has a newer one. Raises StoreError."""
         # `learn` and the poll both call this. The lock prevents a slow thread from restoring an older policy.
         with self._refreshing:
             self._refresh_candidates()

@@ -21,7 +21,7 @@ OWN_COSTS: Final = frozenset({"http", "callable"})
 
 
 def prices_of_arms(arms: Arms, *, generators: Mapping[str, GeneratorSettings]) -> dict[str, Sequence[Any]]:
-    """Arm -> dollars per million tokens of its most expensive model, without arms that may ask one without a price."""
+    """Arm -> dollars per million tokens of its most expensive model. Without arms one of whose models has no price."""
     prices: dict[str, Sequence[Any]] = {}
     for arm, params in arms.items():
         asked = filter(None, map(generators.get, _generators_of(arm, params, arms=arms) or {DEFAULT}))
@@ -32,7 +32,7 @@ def prices_of_arms(arms: Arms, *, generators: Mapping[str, GeneratorSettings]) -
 
 
 def priced_generators(arms: Arms, *, generators: Mapping[str, GeneratorSettings]) -> dict[str, str]:
-    """Arm -> name of its generator, of the arms that have a price and ask no other arms."""
+    """Arm -> name of its generator, for arms that have a price and do not consist of other arms."""
     priced = prices_of_arms(arms, generators=generators)
     alone = (arm for arm in priced if arms[arm].get("class", arm) not in arm_parts())
     return {arm: str(arms[arm].get("generator") or DEFAULT) for arm in alone}
@@ -79,7 +79,7 @@ def plain_parts_of(
 
 def expected_dollars(arms: Arms, *, generators: Mapping[str, GeneratorSettings]) -> "ExpectedDollars":
     """Expected dollars of answers, for the arms that workers run."""
-    from ragbandit.router.storage.access.expected_dollars import ExpectedDollars  # it loads a database engine
+    from ragbandit.router.storage.access.expected_dollars import ExpectedDollars  # late: it loads a database engine
 
     prices = prices_of_arms(arms, generators=generators)
     asked = {arm: generators[name] for arm, name in priced_generators(arms, generators=generators).items()}

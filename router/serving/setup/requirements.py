@@ -36,7 +36,7 @@ _REMAINS: Final = ("accepted.yaml", "up.lock", "service.lock", "snapshots", "log
 
 
 def refusal_to_begin(settings: Settings, *, make: bool, new_store: bool = False) -> StoreError | None:
-    """The error if a SQLite database is missing or empty (not checked here); None if it may be made without harm."""
+    """The error if a missing or empty SQLite database (not checked here) may not be made; None if it may be made."""
     file = sqlite_file(settings)
     if file is None:
         return None

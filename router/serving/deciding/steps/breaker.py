@@ -22,7 +22,7 @@ class UnhealthyArms(Fact):
     key: ClassVar[str] = "unhealthy"
     #: arms that failed lately, among the arms that earlier steps offered
     arms: tuple[ArmName, ...]
-    #: whether they were offered because none of these arms was healthy
+    #: whether the failing arms were offered all the same, because no arm of the question was healthy
     offered: bool = False
 
 
@@ -37,7 +37,7 @@ class Breaker(Step):
         self._throttle = Throttle(10.0)  # seconds between two log lines
 
     def configure(self, served: ServedPolicy) -> None:
-        if self._poller is None:  # a version of the policy changes neither section
+        if self._poller is None:  # made once: no version of the policy changes the settings that it reads
             settings, budget = served.settings, served.settings.budget
             gone = GoneModels(self.database, arms=settings.worker_arms, generators=settings.named_generators)
             self._poller = OutcomePoller(self.database, settings=settings.health, seconds=budget.seconds, gone=gone)

@@ -55,7 +55,7 @@ class Candidates(Step):
         """Record the candidates' pmfs in the decisions."""
         for request in self._requests if batch.live.candidates and batch.live.asks_candidates else ():
             for question, arms, drawn in zip(request.questions, request.arms, _wait_for_draws(request), strict=True):
-                if question.is_drawn:  # a turn that keeps an arm for its cached prompt is no draw
+                if question.is_drawn:  # not if the caller, a step or an earlier turn has chosen the arm
                     note = _note(question, drawn, candidate=request.candidate, arms=arms)
                     earlier = question.fact(CandidateNotes)
                     question.add(CandidateNotes(notes=(*(() if earlier is None else earlier.notes), note)))
@@ -70,7 +70,7 @@ class Candidates(Step):
 
 
 def _ask(candidate: Candidate, questions: Sequence[Question], *, features: FeatureRows) -> _Request:
-    # The version is asked as if it decided: also about arms that only it has, where the request could have any arm.
+    # The version is asked as if it decided: a request that may get any arm may get the arms that only the version has.
     arms = [
         question.arms + (candidate.added_for(question.run_by) if _is_open(question) else ()) for question in questions
     ]

@@ -1,8 +1,8 @@
 """The judge's share: answers of the control arm are judged more often, since comparisons have too few of them.
 
-With the names of `labels`: use = |1 - is_a / p|, and q = clip(c * use, LEAST_JUDGED * share, 1), where `share` is the
-setting `judge.share` and the mean of q is `share`. Scores have the weight share / q. Replay uses the scores that would
-also have been drawn with the smallest q, LEAST_JUDGED * share.
+Let p be the probability of the drawn arm, `is_a` 1 if the control arm was drawn, else 0, and `share` the setting
+`judge.share`. An answer is judged with probability q = clip(c * |1 - is_a / p|, LEAST_JUDGED * share, 1); c makes the
+mean of q equal `share`. Scores have the weight share / q. Replay uses only scores that the smallest q also draws.
 """
 
 from collections import deque

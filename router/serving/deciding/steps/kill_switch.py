@@ -31,7 +31,7 @@ class KillSwitch(Step):
             if PinnedArm in question.facts and question.certain_arm is not None:
                 question.settle(question.certain_arm)
                 assert question.decision is not None
-                question.decision = replace(question.decision, facts={})  # facts of a draw that did not take place
+                question.decision = replace(question.decision, facts={})  # without facts of a draw: nothing was drawn
 
     @classmethod
     def explain(cls, decision: Decision) -> Iterator[str]:

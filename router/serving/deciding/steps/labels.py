@@ -73,7 +73,7 @@ class Labels(Step):
         for question, output in zip(batch.questions, batch.outputs, strict=True):
             decision = question.decision
             if decision is None or len(decision.arms) < 2 or not question.is_drawn or question.query.terms.is_spent:
-                continue  # nothing is learned from it
+                continue  # a label would teach the policy nothing
             learning_use = (
                 1.0 if isinstance(output, Exception) or decision.fault is not None else _use_for_learning(output)
             )

@@ -1,4 +1,4 @@
-"""Needs: arms that cannot do what a request needs are not offered, and a chat is kept only if its arm passes it on."""
+"""Needs: arms that cannot do what a request needs are not offered. Arms that pass no chats on get only the question."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,11 +20,11 @@ class Needs(Step):
             raise no_arm_error(question.query, lacking=lacking, passing=self.passing)
         if lacking:
             left = [arm for arm in question.allowed if arm not in lacking]
-            question.allow(left, by="caller" if [EFFORT] in lacking.values() else "needs")  # callers choose an effort
+            question.allow(left, by="caller" if [EFFORT] in lacking.values() else "needs")  # callers bound the effort
             question.add(LackingArms(needs={arm: tuple(needs) for arm, needs in lacking.items()}))
 
     def after(self, batch: Batch) -> None:
-        """Keep a chat only if its arm passes chats on."""
+        """Remove the chat from a decision whose arm does not pass chats on."""
         for question in batch.questions:
             decision = question.decision
             if decision is not None and decision.query.conversation.fields and decision.arm not in self.passing:

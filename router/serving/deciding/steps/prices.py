@@ -28,7 +28,7 @@ class Prices(Step):
             check_weight(query.cost_weight, prices=self._named)
         if query.aim:
             check_aim(query)
-        if served.settings.tenants and not query.terms.has_prices:  # the HTTP layer adds those of key and tenant
+        if served.settings.tenants and not query.terms.has_prices:  # over HTTP the terms have prices already
             terms = price_terms({}, tenant=served.settings.tenant(query.tenant), named=self._named)
             query = replace(query, terms=replace(terms, budget_factor=query.terms.budget_factor))
         question.query = query

@@ -35,7 +35,7 @@ class Question(Offer):
     certain_arm: ArmName | None = None
     #: what chose the arm; None if the policy draws it
     arm_by: ArmBy | None = None
-    #: arm of the earlier turns, which this turn keeps unless the policy favours another; None if no policy is asked
+    #: under a spent budget the arm of the earlier turns, kept unless the policy favours another arm; else None
     kept_arm: ArmName | None = None
     #: whether only the probabilities are wanted: nothing is drawn, stored, or asked of another model
     is_preview: bool = False
@@ -48,8 +48,7 @@ class Question(Offer):
     checked_arm_by: ArmBy | None = None
     #: output of the policy; None before the draw
     output: PolicyOutput | Exception | None = None
-    #: None before the draw
-    decision: Decision | None = None
+    decision: Decision | None = None  #: None before the draw
 
     @property
     def served(self) -> Query:
@@ -60,7 +59,7 @@ class Question(Offer):
         return query if is_same else replace(query, cost_weight=weight, unit=unit)
 
     def note_choice(self, by: ArmBy) -> None:
-        """Store what chose the arm, unless the caller has: it named an arm, or allows one only."""
+        """Store what chose the arm. The caller's choice stays: a named arm, or only one allowed arm."""
         self.arm_by = self.query.arm_by or ("caller" if self.arm_by == "caller" else by)
 
     @property
@@ -87,7 +86,7 @@ class Question(Offer):
         self.facts[type(fact)] = fact
 
     def fact(self, kind: type[F]) -> F | None:
-        """The fact of this class that a step has added; None if no step has."""
+        """The fact of this class that a step has added; None if no step has added one."""
         fact = self.facts.get(kind)
         return fact if isinstance(fact, kind) else None
 

@@ -5,9 +5,9 @@ this arm cannot answer a turn, the policy draws another one, which the following
 the turn, but the outcome and the feedback of all turns count for the decision, as it was drawn. Otherwise an arm that
 breaks off its tasks would look as good as the arm that ends them.
 
-While a dollar budget is spent, the policy is asked about each further turn: it goes to the arm that the policy favours
-at the highest price, as a new question would, and not to the arm of the earlier turns. So do results of tools. Beyond a
-limit of the task, `at_limit: cheapest` gives both to the cheapest arm.
+While a dollar budget is spent, the policy is asked about each further turn, results of tools included: the turn goes to
+the arm that the policy favours at the highest price, as a new question would, and not to the arm of the earlier turns.
+Beyond a limit of the task, `at_limit: cheapest` gives both turns and results of tools to the cheapest arm.
 """
 
 import re
@@ -49,7 +49,7 @@ class Tasks(Step):
         query = question.query
         if query.unit is not None and query.unit not in UNITS:
             raise InvalidInput(f'"unit" is {query.unit!r:.40}', field="unit", remedy=f"send {' or '.join(UNITS)}")
-        if query.unit == "task" and query.session is None and query.arm_by is None:  # a named arm is no part of a task
+        if query.unit == "task" and query.session is None and query.arm_by is None:  # not if the caller named the arm
             remedy = "send session_id too: the turns of a task have the same id"
             raise InvalidInput("a task needs the id of its conversation", field="unit", remedy=remedy)
 
@@ -84,7 +84,7 @@ class Tasks(Step):
 
     def _assign(self, question: Question, *, key: str, task: OpenTask | None, now: float) -> None:
         brings_results = question.turn_of is not None
-        if task is not None and task.turns == ENDED:  # perhaps by a process whose clock is ahead of this one's
+        if task is not None and task.turns == ENDED:  # ended even if `until` is ahead of this process's clock
             task = None
         until = now + self._open_s(question)
         if task is not None and task.until > now and task.turns >= self._settings.turns_most and not brings_results:
@@ -115,7 +115,7 @@ class Tasks(Step):
                     question.add(MovedTurn(reason=f"a dollar budget is spent, and {arm} is favoured at its price"))
             question.settle(arm)
             assert question.decision is not None
-            # Neither facts of a draw that did not take place nor features, since nothing is learned from a turn.
+            # Without facts of a draw, because the arm was not drawn; without features, because no turn is learned.
             question.decision = replace(question.decision, facts={}, features=None, turn_of=question.turn_of)
 
     @classmethod

@@ -86,7 +86,7 @@ def _healthy(question: Question) -> tuple[ArmName, ...]:
 def limits_of(query: Query, *, first: str | None, settings: ConversationSettings) -> list[SpendLimit]:
     """The limits of a question's task and session, without the amounts used.
 
-    first: the decision of its task, the question's own id if it begins one; None if neither is known
+    first: id of the first decision of the question's task, which may be the question's own; None if no task is open
     """
     moves, limits = settings.at_limit == "cheapest" and query.arm_by != "caller", list[SpendLimit]()
     for kind in settings.limited:

@@ -69,7 +69,7 @@ class Service(FastAPI):
         await self.pass_to_edge(scope, receive, send)
 
     def pass_to_edge(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Pass requests to the edge. FastAPI itself documents the endpoints, starts and stops."""
+        """Pass requests to the edge. FastAPI only starts and stops the app, and documents the endpoints."""
         if scope["type"] == "lifespan":
             return super().__call__(scope, receive, send)
         scope["app"] = self
@@ -82,7 +82,7 @@ class Service(FastAPI):
 
 
 def create_app(open_router: Callable[[], Router], *, begin: Callable[[Tracing], object] | None = None) -> Service:
-    """Make the app, which opens its Router when it starts. begin: called with its Tracing before the first request."""
+    """Make the app, which opens its Router when it starts. begin: called with the Tracing before the first request."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -86,7 +86,7 @@ def _named_arms(body: RouteBody, *, by_header: ArmName | None) -> tuple[ArmName,
 
 
 async def with_budgets(request: Request, query: Query) -> Query:
-    """Apply dollar budgets, and the limits of its task and session, to a query before it costs anything.
+    """Apply dollar budgets and the limits of task and session to a query, before the query costs anything.
 
     Raises BudgetSpent, LimitReached, StoreError.
     """

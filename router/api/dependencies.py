@@ -148,7 +148,7 @@ class Waiter:
         """Wake the waiting request, or its next wait; may be called from any thread."""
         if threading.get_ident() == self._thread:
             self._wake()
-        elif not self._is_waking:  # a pipe wakes the event loop
+        elif not self._is_waking:  # each call writes to a pipe, so one call for several notifications is enough
             self._is_waking = True
             try:  # noqa: SIM105 - `suppress` would take longer than the call
                 self._loop.call_soon_threadsafe(self._wake)

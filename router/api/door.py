@@ -39,8 +39,8 @@ class Door:
     description: str = ""
     #: modules whose classes describe requests and replies; the texts below their fields stand in /docs
     schemas: tuple[str, ...] = ()
-    #: whether the caller of a request expects this interface's shapes. If the door has `error`, it is called for every
-    #: request; of several doors, the last one in the order of the places counts
+    #: whether the caller of a request expects this interface's shapes. Called for every request, if the door has
+    #: `error`. If several doors return True, the last one in the order of the places counts
     speaks: Callable[[Scope], bool] = field(default=lambda _scope: False)
     #: the shape of errors for these callers; None for RagBandit's
     error: ErrorShape | None = None
@@ -50,8 +50,8 @@ class Door:
     key_headers: tuple[str, ...] = ()
     #: path that these callers have in their base URL; None if they have no base URL
     base: str | None = None
-    #: converts a body that came to the door of chat completions in this interface's form, or with parts in it. Returns
-    #: (the chat completion, names of what gets lost); any other body unchanged. Raises InvalidInput
+    #: converts a body that came to the door of chat completions, but has this interface's form or parts of this form.
+    #: Returns (the chat completion, names of what gets lost); any other body unchanged. Raises InvalidInput
     in_chat_form: Callable[[Mapping[str, Any]], tuple[Mapping[str, Any], list[str]]] = _unchanged
     #: further headers of all replies to these callers
     headers: Callable[[Scope], Sequence[tuple[bytes, bytes]]] = field(default=lambda _scope: ())

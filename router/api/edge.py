@@ -97,7 +97,7 @@ class Edge:
                     await reply_to(error, scope=scope)(scope, exchange.receive, exchange.send_refusal)
                 elif not isinstance(error, asyncio.CancelledError):
                     raise
-                # Otherwise the server shuts down, and the caller does not read its reply: the connection is closed.
+                # The server cancels requests only when it shuts down: it closes the connection, so a reply is useless.
             finally:
                 stop_reading(scope)
             if tracing.enabled:
@@ -206,7 +206,7 @@ def _base_url(scheme: str, server: tuple[str, int | None] | None, host: str | No
 class _Exchange(Request):
     """A request and its reply. Unpacks the body, refuses a body too large for its path, and counts the reply."""
 
-    headers: Headers = Headers()  # a property of Request
+    headers: Headers = Headers()  # an attribute, because the property of Request is slower
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, state: State) -> None:
         super().__init__(scope, receive, send)
@@ -272,7 +272,7 @@ class _Exchange(Request):
         yield await self.body()
         yield b""
 
-    async def receive(self) -> Message:  # in Request a property that returns a function
+    async def receive(self) -> Message:  # replaces a property of Request that returns a function
         """The next message of the connection; a body with codings comes as one message."""
         if self.codings and self._whole is None:
             return {"type": "http.request", "body": await self.body(), "more_body": False}
@@ -366,7 +366,7 @@ def reply_to(error: BaseException, *, scope: Scope) -> Response:
 
 def _http_reply(error: HTTPException, *, scope: Scope) -> Response:
     method, path = scope["method"], scope["path"]
-    allowed = (error.headers or {}).get("Allow") or "a method that /docs lists"  # a 405 has Allow
+    allowed = (error.headers or {}).get("Allow") or "a method that /docs lists"  # only a 405 has Allow
     not_found, unserved = "/docs lists the endpoints", instead_of(path)
     if unserved is not None:
         not_found = f"it is not served here: {unserved}"

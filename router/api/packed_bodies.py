@@ -24,7 +24,7 @@ class UnknownCoding(InvalidInput, code="UNSUPPORTED_CODING", status=415):
 
 
 def _deflate_decoder(data: bytes) -> Any:
-    has_zlib_head = data[0] & 15 == 8  # some clients leave out the head of zlib
+    has_zlib_head = data[0] & 15 == 8  # some clients send no zlib header
     return zlib.decompressobj(zlib.MAX_WBITS if has_zlib_head else -zlib.MAX_WBITS)
 
 

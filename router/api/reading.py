@@ -27,7 +27,7 @@ def reads_body(
         size = len(await request.body())
         if size < LARGE:
             return read(owner, request, *given, **more)
-        # A parsed body takes much memory, so its further readers come before bodies that are not parsed yet.
+        # A parsed body takes much memory, so further reads of it come before bodies that are not parsed yet.
         state = request_state(request.scope)
         rank, state.is_parsed = 0 if state.is_parsed else size, True
         try:
@@ -49,7 +49,7 @@ def body_value(body: bytes) -> Any:
     try:
         counts.count_members(value, items=items)
     except InvalidInput as error:
-        del value  # a refusal would keep it through the frames of its traceback, and several would add up
+        del value  # else the traceback's frames keep the refused body in memory, and several add up
         raise error.with_traceback(None) from None
     return value
 

@@ -48,7 +48,7 @@ class Endpoint(APIRoute):
     ) -> None:
         self.method, self.rule = method, rule
         super().__init__(path, function, methods=[method], response_model=None, **documented)
-        self.path_regex = re.compile(self.path_regex.pattern, re.DOTALL)  # ids may have line breaks
+        self.path_regex = re.compile(self.path_regex.pattern, re.DOTALL)  # an id in a path may have line breaks
         self._any_parameter = any_parameter or rule.is_probe or not self.include_in_schema
         #: (attribute of a request that has the values, parameter, its default)
         self._parameters: list[tuple[str, ModelField, Any]] = [

@@ -104,7 +104,7 @@ class HttpServer(uvicorn.Server):
             http=_Connection,
             log_level="info" if settings.access_log else "warning",
             access_log=settings.access_log,
-            proxy_headers=False,  # _with_peer reads them
+            proxy_headers=False,  # `_with_peer` reads the headers of proxies
             server_header=False,
             timeout_graceful_shutdown=settings.shutdown_s,
             timeout_keep_alive=settings.keep_alive_s,

@@ -52,7 +52,7 @@ WaitParameter = Annotated[
     QueryParameter(
         description="Seconds to wait for the answer, 0 to 600. Default: the setting `server.answer_wait_s`; with "
         "`stream` the setting `budget.seconds` plus 30 s. After that time the reply is 202 with status "
-        '"pending". It is a query parameter because it belongs to this call, and the body to the decision.',
+        '"pending". It is a query parameter because the body describes the decision, not the call.',
         openapi_examples={"ten seconds": {"value": 10}},
         json_schema_extra={"minimum": 0, "maximum": MAX_WAIT_S},
     ),

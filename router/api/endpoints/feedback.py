@@ -105,7 +105,7 @@ def feedback_of(request: Request, body: FeedbackBody, *, key: str | None) -> Fee
     fields = body.model_dump() | {"feedback_id": idempotency_id(body.feedback_id, key=key, field="feedback_id")}
     check_feedback_id(fields["feedback_id"])
     item = make_feedback(settings=router_of(request).settings, now=time.time(), **fields)
-    if (item.rater or "").startswith(IMPORTED_RATER):  # raters of files have other weights, and no cap
+    if (item.rater or "").startswith(IMPORTED_RATER):  # such raters have other weights, and no daily cap
         message = f"raters that begin with {IMPORTED_RATER!r} are those of imported files"
         raise InvalidInput(message, field="rater", remedy="send another name, or use `ragbandit feedback import FILE`")
     return replace(item, api_key=caller_of(request).key)

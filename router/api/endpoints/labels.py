@@ -31,7 +31,7 @@ _ITEM: Final = rf"^{ID_PATTERN.pattern}(\.[0-9a-f]{{16}})?$"
 
 
 class LabelBody(RequestBody):
-    """The label of an answer of the label queue."""
+    """A person's label for an answer in the label queue."""
 
     model_config = example(item="ticket-4711", right=True)
 

@@ -64,7 +64,7 @@ async def _with_present_choice(request: Request, explained: Explanation) -> Expl
     decision, router = explained.record.decision, router_of(request)
     if decision.turn_of is None or not decision.query.text:
         return explained
-    sent = Sent(surface=decision.query.sent.surface, agent=decision.query.sent.agent)  # facts that rules read
+    sent = Sent(surface=decision.query.sent.surface, agent=decision.query.sent.agent)  # rules read no other facts
     query = replace(decision.query, id=None, session=None, unit="turn", arms=None, arm_by=None, sent=sent)
     query = replace(query, continues=NOTHING_CONTINUED, terms=NO_TERMS)
     try:

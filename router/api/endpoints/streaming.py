@@ -122,7 +122,7 @@ class AwaitedAnswer:
         decision, _ = stored[decision_id]
         if isinstance(decision, StoreError):
             raise decision
-        limits = self.decision.query.limits  # they are not stored
+        limits = self.decision.query.limits  # the store keeps no limits with a query
         self.decision = replace(decision, query=replace(decision.query, limits=limits))
         failed = decision.query.continues.failed
         assert failed is not None

@@ -30,11 +30,11 @@ class DecideBody(RequestBody):
     model_config = example(budget=1.0, against="large")
 
     budget: Annotated[float | None, Field(ge=0, le=1e6)] = None
-    """Dollars that it may cost. null only plans: how many questions, for how much, and how sure the result will be."""
+    """Dollars that the comparison may cost. With null it is only planned: number of questions, cost, and certainty."""
     since: _Seconds = None
-    """Begin of the period, seconds since 1970; default: a week before its end."""
+    """Beginning of the period, seconds since 1970; default: a week before its end."""
     until: _Seconds = None
-    """End of the period, seconds since 1970; default: now. Give the period of a plan to ask its questions."""
+    """End of the period, seconds since 1970; default: now. To ask the questions of a plan, send its period."""
     tenant: Annotated[str | None, Field(max_length=64)] = None
     """This tenant only."""
     against: Annotated[str | None, Field(max_length=64)] = None
@@ -64,8 +64,8 @@ async def read_verdict_request(request: Request) -> Response:
     responses={202: reply_description("A learner plans or asks it.", VerdictRequestReply)},
 )
 async def decide(body: DecideBody, request: Request) -> Response:
-    """Let a learner ask both ways the same stored questions, as `ragbandit report --decide` does. Without `budget` it
-    only plans. One request runs at a time; 409 if another one is open. The dollars are booked on the key that asks.
+    """Let a learner ask stored questions both ways, by routing and by `against`, as `ragbandit report --decide` does.
+    Without `budget` it only plans. One request runs at a time: 409 if one is open. The dollars are booked on your key.
     """
     return await _reply(request, await store_request(request, body), status=202)
 

@@ -122,7 +122,7 @@ class ChatExchange:
         if live:
 
             def error_reply(error: RagBanditError) -> Response:
-                return self._failure(answer.decision, error)  # not `decision`: another arm may answer by now
+                return self._failure(answer.decision, error)  # not `decision`: after a failover another one answers
 
             return EventStream(self._reply_events(answer), answer=answer, error_reply=error_reply)
         try:
@@ -220,7 +220,7 @@ class ChatExchange:
         if self.question.streamed and error.code in self.door.error_events:
             events = self.door.stream(decision, base=str(self.request.base_url)).failure(errors.error_in_reply(error))
             return Response(b"".join(events), media_type=EVENTS, headers=decision_headers(decision))
-        if isinstance(error, errors.ServerFault):  # without a path, no door renames the field that a server named
+        if isinstance(error, errors.ServerFault):  # the path is removed, so that no door renames the server's fields
             scope = {**scope, "path": ""}
         reply = refusal_reply(error, scope=scope)
         reply.headers.update(decision_headers(decision))
@@ -228,7 +228,7 @@ class ChatExchange:
         if isinstance(error, errors.ServerFault):
             may_repeat = error.may_repeat
             if error.status == 422:
-                reply.status_code = 422  # `refusal_reply` has changed it to 400
+                reply.status_code = 422  # OpenAI's doors make it 400
         if not may_repeat:
             reply.headers["x-should-retry"] = "false"
         return reply

@@ -69,13 +69,13 @@ MESSAGE: Final = message_schema(roles=list(_ROLES), texts=["text"])
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chat:
-    #: the conversation as texts; the last one is the question
+    #: the conversation as texts; the last one that is not a system message is the question
     turns: tuple[Message, ...]
     #: messages and parameters as the caller sent them, under their names in chat completions
     fields: Mapping[str, Any]
     #: facts about the chat: needed abilities, tokens, number of shortened messages
     sent: Sent
-    #: hash of the whole chat and its parameters; None for a plain question
+    #: hash of the whole chat and its parameters; None for a plain question, or if no arm passes chats on
     hash: str | None
     #: the JSON of `fields`
     encoding: Encoding
@@ -135,7 +135,9 @@ def read_chat(
 
 
 def _storable_fields(sent: Mapping[str, Any], *, at: str, encoding: Encoding | None) -> tuple[dict[str, Any], Encoding]:
-    """Returns (fields for the model, their JSON); without what servers refuse: empty lists, choices without tools."""
+    """Returns (fields for the model, their JSON). Empty lists, and choices without tools, are left out: servers refuse
+    them.
+    """
     has_tools, whole, encodings = any(map(sent.get, _TOOLS)), dict[str, Any](), list[Encoding]()
     for name, value in sent.items():
         is_meaningless = name in _CHOICES and not has_tools and value in ("auto", "none", True, False, None)

@@ -42,7 +42,7 @@ async def models(request: Request) -> Response:
     responses={200: reply_description("The model.", replies.ListedModel)},
 )
 async def model(
-    model: Annotated[str, PathParameter(description="Its id, for example `auto` or `arm/single_step`.")],
+    model: Annotated[str, PathParameter(description="The model's id, as `auto` or `arm/single_step`.")],
     request: Request,
 ) -> Response:
     """Read the model of this name; 404 with the code `model_not_found` if there is no such model."""

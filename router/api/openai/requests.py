@@ -101,7 +101,7 @@ def _largest_window(arms: Iterable[ArmName], *, router: Router) -> int | None:
 
 
 def _policy_models(router: Router, *, caller: Caller | None = None) -> list[str]:
-    """`auto`, and `auto:<price>` for each price that the policy serves and the caller may use. caller None: anybody."""
+    """`auto`, and `auto:<price>` for each price that the policy serves, without prices that `caller` may not use."""
     settings = router.settings
     prices = settings.cost_weights if serves_prices(router.service.serving.policy) else {}
     lowest, highest = 0.0, math.inf
@@ -168,7 +168,7 @@ class OpenAIBody(BaseModel):
     effort_min: EffortBound = None
     """Lowest reasoning effort of the arms that may answer; arms without the param `effort` are not affected."""
     effort_max: EffortBound = None
-    """Highest reasoning effort of the arms that may answer. `reasoning_effort` allows only arms with this effort."""
+    """Highest reasoning effort of the arms that may answer. `reasoning_effort` allows only arms with its own value."""
     metadata: dict[str, Any] | None = None
     """Keys declared in the setting `context` influence the choice. The others are passed on; the first 16 of them with
     texts (keys of up to 64 characters, values of up to 512) are stored."""
@@ -296,7 +296,7 @@ def chat_question(
     context, metadata = _split_metadata(conversation.fields.get("metadata"), schema=schema)
     messages, turns = chat.fields["messages"], _NO_TURNS
     has_turns = chat.hash is not None or router.settings.conversation.is_task(unit, door=door)
-    if has_turns or len(messages) > 1:  # otherwise nothing is continued, and nothing can continue it
+    if has_turns or len(messages) > 1:  # a single plain question continues nothing, and is never continued
         origin = [tenant, caller.key, None if headers.session == session else headers.session]
         begin, start = earlier or (body_hash(origin), 0)
         turns = hash_conversation(messages, begin=begin, start=start, encoding=chat.encoding)

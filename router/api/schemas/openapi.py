@@ -102,7 +102,7 @@ def add_limits(api: dict[str, Any], *, router: Router, most_items: int) -> dict[
     for name, schema in schemas.items():
         body = schema.get("properties", {})
         if not name.endswith("Body") or not {"aim", "cost_weight"} <= body.keys():
-            continue  # not the body of a question
+            continue  # only the bodies of questions have both fields
         _limit_price(body["cost_weight"], names=list(settings.cost_weights))
         for name in list(body["aim"]["properties"]):
             if name != "quality" and not is_mean_cost(name, terms=settings.reward.cost):

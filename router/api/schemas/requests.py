@@ -208,7 +208,7 @@ class MessageBody(RequestBody):
     """One message of a conversation."""
 
     role: Literal["system", "user", "assistant"]
-    """Who wrote it."""
+    """Who wrote the message."""
     content: Annotated[str, limits(ANY_TEXT)]
     """Text of the message; blank messages are ignored."""
 
@@ -365,7 +365,7 @@ class OutcomeBody(RequestBody):
     ] = Field(default_factory=dict)
     """Other costs, by the field names of Cost, for example dollars."""
     stop_reason: Annotated[str, limits(STORABLE, maxLength=64)] = ""
-    """Why it stopped, in a word."""
+    """Why the pipeline stopped, in a word."""
     error: Annotated[Text, limits(STORABLE)] = None
     """What failed; the first 20,000 characters are stored."""
 

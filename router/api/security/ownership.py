@@ -50,7 +50,7 @@ def permitted_arms(
 
 
 def unit_of(caller: Caller, *, given: DecisionUnit | None) -> DecisionUnit | None:
-    """The unit of a caller's question: its key's, else the given one, else None. Raises Forbidden if they differ."""
+    """The unit of a caller's question: the key's unit, else `given`. Raises Forbidden if both are set and differ."""
     scope = caller.scopes.get("unit")
     if scope not in UNITS:
         return given
@@ -61,7 +61,7 @@ def unit_of(caller: Caller, *, given: DecisionUnit | None) -> DecisionUnit | Non
 
 
 def may_force(caller: Caller, *, tenant: str, tenants: Mapping[str, TenantSettings]) -> bool:
-    """Whether the caller may choose the arm, by its scope CHOOSES_ARM; without it, if no dollar budget applies."""
+    """Whether the caller may choose the arm. The key's scope CHOOSES_ARM decides; without it, no budget may apply."""
     allowed = caller.scopes.get(CHOOSES_ARM)
     if isinstance(allowed, bool):
         return allowed

@@ -61,7 +61,7 @@ _parse_rate = lru_cache(maxsize=1000)(parse)
 
 
 def rate_of(caller: Caller, *, rates: Mapping[str, str]) -> RateLimitItem | None:
-    """The first of: scope "rate" of the key, `rates` of the role ("open" without a key), `rates["default"]`, None."""
+    """The caller's limit: the key's scope "rate", else `rates[role]` ("open" without a key) or `rates["default"]`."""
     rate = caller.scopes.get("rate") if caller.scopes else None
     if not isinstance(rate, str):
         rate = rates.get(caller.role or "open", rates.get("default"))

@@ -61,11 +61,11 @@ def _of_addition(*path: str) -> str:
 
 
 def first_error_of(error: ValidationError, *, sources: Mapping[str, str]) -> ConfigError:
-    """The first fault of `error`. sources: see `config.sources`."""
+    """The first fault of `error`. sources: dotted key -> where its value comes from"""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     message, remedy = first["msg"].removeprefix("Value error, "), None
-    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):  # a model's, a dataclass's
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):  # models, dataclasses
         message = f"unknown setting{_of_addition(*map(str, first['loc']))}"
         remedy = known_choices(sorted(_keys_at(first["loc"][:-1])), given=str(first["loc"][-1]))
     elif first["type"] == "missing":
@@ -81,7 +81,7 @@ def first_error_of(error: ValidationError, *, sources: Mapping[str, str]) -> Con
         arms_remedy = "for example {fast: {run_by: caller}, deep: {run_by: caller}}"
         remedy = arms_remedy if first["loc"][0] == "arms" else remedy or None
     else:
-        key = re.sub(r"\.[^.]*\.\[key\]$", "", key)  # if a key is refused, name the mapping that has it
+        key = re.sub(r"\.[^.]*\.\[key\]$", "", key)  # the error about a key names its mapping
         head, _, tail = message.partition(": ")
         if tail and " " not in head:
             key, message = head, tail
@@ -153,7 +153,7 @@ def _defaults_of(section: BaseModel) -> dict[str, Any]:
         value = getattr(section, name, None)
         inner = next((one for one in get_args(hint) if _is_model(one)), None) if value is None else None
         if inner is not None:
-            value = inner.model_construct()  # without its keys that have no default
+            value = inner.model_construct()  # has only the keys with a default
         if isinstance(value, BaseModel):
             defaults[name] = _defaults_of(value)
     return defaults

@@ -60,7 +60,7 @@ def _remove_setting(tree: dict[str, Any], field: str) -> bool:
     else:
         del parent[path[-1]]
     if path == ["policy", "name"]:
-        parent.pop("params", None)  # they belong to this policy
+        parent.pop("params", None)  # another policy has other params
     return True
 
 

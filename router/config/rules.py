@@ -253,8 +253,8 @@ def named_rules(rules: Sequence[Rule]) -> list[tuple[str, Rule]]:
 
 
 def check_rules(rules: Sequence[Rule], *, arms: Collection[str], context: ContextSchema) -> None:
-    """Raises ValueError for an unknown arm or context key, for a condition that no question can meet, and for rules
-    that can leave a question without any arm.
+    """Raises ValueError for a repeated name, an unknown arm or context key, a condition that no question can meet, and
+    rules that can leave a question without any arm.
     """
     names = [name for name, _ in named_rules(rules)]
     if len(set(names)) < len(names):
@@ -342,7 +342,7 @@ def _compatible(rules: Sequence[Rule], *, context: ContextSchema) -> bool:
         for key, given in rule.when.items():
             declared = context.get(key.removeprefix(_CONTEXT)) if key.startswith(_CONTEXT) else None
             values = set(_values(given))
-            if declared is not None and declared.type == "words":  # any words may come together, but not with none
+            if declared is not None and declared.type == "words":  # a question may have all words, or none
                 values = {"a word" if value is not None else None for value in values}
             allowed[key] = allowed.get(key, values) & values
     return all(allowed.values())

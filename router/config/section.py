@@ -25,11 +25,11 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     def findings(self) -> Iterable[Any]:
-        """In an addition, see `ragbandit.hooks`: a `Finding` for each unexpected setting. Raises ConfigError."""
+        """A `Finding` for each unexpected setting. Additions override this (`ragbandit.hooks`). Raises ConfigError."""
         return ()
 
     def around(self, retriever: Any) -> Any:
-        """In an addition to `retriever`, see `ragbandit.hooks`: a `RetrieverKind` with what these settings add."""
+        """`retriever`, a `RetrieverKind`, with what these settings add. Additions override this (`ragbandit.hooks`)."""
         return retriever
 
     def of(self, part: type[_Part], /) -> _Part:
@@ -43,9 +43,9 @@ class Section(BaseModel):
 def extended(section: str) -> Callable[[type[_Extended]], type[_Extended]]:
     """Add the settings that additions declare for a section. section: its dotted key, "" for the top level.
 
-    The keys follow the own keys of the section, with their defaults, ranges and comments. The core reads its own as
-    attributes; an addition reads its own by `settings.of(Part)`. A part with a key that exists already is left out, and
-    its addition is one of `faults`.
+    The added keys follow the section's own keys, with their defaults, ranges and comments. The core reads its own keys
+    as attributes; an addition reads its keys by `settings.of(Part)`. If a part has a key that exists already, the part
+    is left out, and a finding names its addition.
     """
 
     def extend(core: type[_Extended]) -> type[_Extended]:
@@ -62,7 +62,7 @@ def extended(section: str) -> Callable[[type[_Extended]], type[_Extended]]:
         if not parts:
             return core
         same = {"__module__": core.__module__, "__qualname__": core.__qualname__, "__doc__": core.__doc__}
-        bases = *parts[::-1], core  # pydantic collects their fields from the last to the first
+        bases = *parts[::-1], core  # reversed, since pydantic collects fields from the last base to the first
         return cast(type[_Extended], new_class(core.__name__, bases, exec_body=lambda names: names.update(same)))
 
     return extend
@@ -81,7 +81,7 @@ def one_of(known: Sequence[str], *, or_path: bool = False) -> AfterValidator:
     def check(text: str) -> str:
         if text not in known and not (or_path and re.match(_PATH, text)):
             further = ", or your own as package.module:function" if or_path else ""
-            is_shown = did_you_mean(text, known) or re.fullmatch("[a-z_]{1,32}", text)  # else it may be a secret
+            is_shown = did_you_mean(text, known) or re.fullmatch("[a-z_]{1,32}", text)  # any other text may be a secret
             shown = f" {text!r}" if is_shown else ""
             raise ValueError(with_faults(f"unknown name{shown}; {known_choices(known, given=text)}{further}"))
         return text

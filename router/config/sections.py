@@ -88,7 +88,7 @@ class TokenPrices(Section):
 
 #: names of the core's generators; additions have further names
 GENERATORS: Final = ("openai", "scripted")
-#: the default, also if its addition is missing: then only loading the model is refused
+#: the default generator; its name is valid even if its addition is missing, but loading the model is then refused
 _DEFAULT: Final = "local"
 _GENERATORS: Final = [*dict.fromkeys((_DEFAULT, *GENERATORS, *offered_places_except(GENERATORS, hook="generators")))]
 GeneratorName = Annotated[str, one_of(_GENERATORS), Field(json_schema_extra=names_schema(_GENERATORS))]
@@ -159,7 +159,7 @@ class GeneratorSettings(Section):
 
 
 def assumed_prices(generators: Mapping[str, GeneratorSettings]) -> Sequence[Any]:
-    """Prices of the calls that have none: the most expensive listed ones, for a usual call. () if none are listed."""
+    """Prices that count for calls without prices: the listed ones at which a usual call costs most; () if none are."""
     listed = (generator.prices_by_model.get(generator.model) for generator in generators.values())
     return max(filter(None, listed), key=USUAL_CALL.dollars, default=())
 
@@ -251,9 +251,9 @@ class ConversationSettings(Section):
         return "task" in (self.unit, *self.units.values())
 
     def is_task(self, unit: DecisionUnit | None, *, door: str | None) -> bool:
-        """Whether a request has this unit or, if it chooses none, its interface has. door: None for `route`
+        """Whether a request's unit is the task. A request without a session belongs to no task in either case.
 
-        Without a session, it still belongs to no task.
+        unit: unit that the request chooses; None leaves it to the interface. door: the interface; None for `route`
         """
         return (unit or self.unit_of(door or "route")) == "task"
 

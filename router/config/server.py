@@ -12,7 +12,7 @@ from ragbandit.shared.types import RATE_PATTERN, Role
 
 
 def _network(text: str) -> str:
-    ipaddress.ip_network(text)  # raises ValueError with a message for users
+    ipaddress.ip_network(text)  # its ValueError is shown to users
     return text
 
 

@@ -354,7 +354,7 @@ class Settings(Section):
     def _expand_arms(cls, arms: object) -> object:
         # YAML reads an arm without params, as `single_step:`, as None.
         if not isinstance(arms, dict) or len(arms) > MAX_ARMS:
-            return arms  # pydantic refuses it
+            return arms  # pydantic refuses such a value
         return expand_grids({k: {} if v is None else v for k, v in arms.items()})
 
     @model_validator(mode="before")

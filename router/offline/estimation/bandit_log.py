@@ -25,7 +25,7 @@ BY_TEXT, BY_FEATURES, BY_ID = range(3)
 
 
 def slack(size: Any) -> Any:
-    """Largest rounding difference between two numbers of about this size. Arrays work too."""
+    """Largest difference that rounding makes between two equal numbers of this size. Arrays work too."""
     return ROUNDING + SUM_TOLERANCE * abs(size)
 
 
@@ -62,9 +62,9 @@ class Log:
     lines: Indices | None = None
     #: True if a judge gave the reward; None if the log does not record who gave it
     judged: Flags | None = None
-    #: True if the decision was made elsewhere and imported; None if no row is so
+    #: True if the decision was made elsewhere and imported; None if no decision was
     imported: Flags | None = None
-    #: True if only the drawn arm's probability was logged, and the others share the rest evenly; None if no row is so
+    #: True if only the drawn arm's probability was logged, and the others share the rest evenly; None without such rows
     partial: Flags | None = None
     #: True if the request had its own cost weight; None if the log has no such column
     priced: Flags | None = None

@@ -62,7 +62,7 @@ class BadAnswer(BadRow):
 
 def bad_row(error: InvalidInput, *, line: int, task: int | None = None) -> BadRow:
     """The BadRow of an error. task: line of its task's first row; None if the table has a row for each question."""
-    reason = error.message.removeprefix(f'"{error.field}" ')  # `field` names it already
+    reason = error.message.removeprefix(f'"{error.field}" ')  # BadRow has the field apart
     row = BadRow(line=line, field=error.field or "", reason=reason, remedy=error.remedy or "")
     return row if task is None else BadAnswer(**asdict(row), first_line=task)
 

@@ -68,7 +68,7 @@ class AnswerRows:
 
     @property
     def remark(self) -> str | None:
-        """The arms that have another name in the file, in words."""
+        """A text that lists the arms whose name in the file differs; None if none differs."""
         renamed = [f"{arm} is {theirs} of the file" for arm, theirs in self._arms.items() if arm != theirs]
         return ", ".join(renamed) or None
 

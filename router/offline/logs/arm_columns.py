@@ -28,7 +28,7 @@ from ragbandit.shared.errors import InvalidInput
 
 #: keys from the record to a value; a single one is the name of a column
 Path = tuple[str, ...]
-#: names that only wide tables of benchmarks have, besides USUAL
+#: our key -> names of its columns, in addition to USUAL, that only wide tables of benchmarks have
 _MORE: Final[Mapping[str, Sequence[str]]] = {
     "correct": ("correctness", "acc", "eval_score", "result"),
     "dollars": ("price", "dollar", "cost_dollars", "total_cost_dollars"),
@@ -95,7 +95,7 @@ class ArmColumns:
 def arm_columns(
     sample: Sequence[Mapping[str, Any]], *, outcomes: Mapping[str, Path], named: Mapping[str, str]
 ) -> ArmColumns:
-    """The columns of arms in these records; without paths if they have none of these forms.
+    """The columns of arms in these records; without paths if the records have none of the module's forms.
 
     outcomes: arm -> path of its outcome, if that is known; then only costs and measures are searched.
     named: our key -> name of the value in the file, such as "total_cost" of MODEL|total_cost.
@@ -129,7 +129,7 @@ def _cost_paths(
                 if ours != "correct":
                     found.setdefault(ours, {arm: of_arms[arm] for arm in arms})
     if "dollars" in found or "steps" in found:
-        found.pop("cost", None)  # its unit is not known, and another cost is
+        found.pop("cost", None)  # unlike the cost found, its unit is unknown
     return found
 
 

@@ -108,7 +108,7 @@ def column_of(field: str) -> str:
 
 
 def drawn_flags(batch: Any) -> Flags:
-    """Flags of rows: True if the arm was drawn. False for rows that were chosen for a label or score by their value."""
+    """Flags of rows: True if the arm was drawn, except rows chosen for a label or score by their expected value."""
     left_out = _with_fact(batch, UNDRAWN, holds=lambda fact: isinstance(fact, Mapping))
     for source, key in _REQUESTS.items():
         chosen = _with_fact(batch, (key,), holds=_is_for_its_value, pattern_of_value=_ASKED)
@@ -123,14 +123,14 @@ _ASKED: Final = r'\{[^{}]*"asked"\s*:\s*true'
 
 
 def _is_for_its_value(request: Json) -> bool:
-    """Whether a label or score was asked because the decision's expected value had raised its probability."""
+    """Whether a label or score was requested only because its expected value raised the probability of the request."""
     return isinstance(request, Mapping) and request.get("asked") is True and request.get("uniform") is False
 
 
 def _with_fact(
     batch: Any, keys: Sequence[str], *, holds: Callable[[Json], bool] = lambda _fact: True, pattern_of_value: str = ""
 ) -> Flags:
-    """Flags of rows: True if one of these facts holds. pattern_of_value: only texts with it after a key are parsed"""
+    """Flags of rows: True if a fact with one of these keys holds. pattern_of_value: pattern that must follow a key"""
     if "facts" not in batch.schema.names:
         return np.zeros(batch.num_rows, dtype=np.bool_)
     # Most rows have none of the facts, so only texts with the pattern are parsed. The pattern alone proves nothing.
@@ -158,7 +158,7 @@ def check_choice(arms: Sequence[ArmName]) -> None:
 
 
 def batch_row_name(batch: Any, row: int, *, place: str) -> str:
-    """Name of a row for messages: the place and its line if it is from a file, else the id of its decision."""
+    """Name of a row for messages: the place and the line of a row from a file, else the id of the row's decision."""
     line = batch.column(LINE)[row].as_py() if LINE in batch.schema.names else 0
     return f"{place} {line}" if line else f"decision {batch.column('id')[row].as_py()}"
 

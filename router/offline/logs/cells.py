@@ -82,7 +82,7 @@ def written_number(text: str) -> float:
 
 def seconds(value: Any) -> float:
     value = plain(value)
-    if isinstance(value, date):  # or a datetime
+    if isinstance(value, date):  # datetime is a subclass
         value = value.isoformat()
     is_date = isinstance(value, str) and re.fullmatch(r"\s*\d{8}\s*", value)  # 20260101
     try:
@@ -137,7 +137,7 @@ def text(value: Any) -> str:
 
 def texts(value: Any) -> list[str]:
     if isinstance(value, str) and "[" not in value and re.search("[|;,]", value):
-        value = [part.strip() for part in re.split("[|;,]", value)]  # as a cell of CSV
+        value = [part.strip() for part in re.split("[|;,]", value)]  # a list in a cell of CSV
     return [text(item) for item in _items(value)]
 
 

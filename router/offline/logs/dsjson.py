@@ -71,7 +71,7 @@ def _refuse(error: InvalidInput) -> dict[str, Any]:
 
 
 def _most_dropped(path: Path) -> float:
-    """The largest share of events that was dropped before they were logged; events of a share of 1 never count."""
+    """The largest share of events below 1 that was dropped before logging. Events with the share 1 are never read."""
     shares = (float(match[1]) for _, raw in lines(path) if (match := _PDROP.search(raw)))
     return max((share for share in shares if share < 1.0), default=0.0)
 
@@ -79,7 +79,7 @@ def _most_dropped(path: Path) -> float:
 def _counts(event: Event, *, most_dropped: float) -> bool:
     """Whether the event was shown, and is kept. Raises InvalidInput if `pdrop` is not a number.
 
-    If the shares that were dropped differ, events are left out at random until the same share of all of them is gone.
+    If the dropped share differs between events, further events are left out at random, until it is the largest for all.
     """
     observations = event.get("o")
     is_activated = isinstance(observations, list) and any(
@@ -97,9 +97,9 @@ def _counts(event: Event, *, most_dropped: float) -> bool:
 
 @dataclass(kw_only=True, slots=True)
 class _Places:
-    """The places of actions without a name in the event that first had them: the place is their name."""
+    """Checks that actions without a name keep their places, because the place serves as the name."""
 
-    first: dict[str, int] = field(default_factory=dict)
+    first: dict[str, int] = field(default_factory=dict)  #: features of an action -> its place when it first came
 
     def check(self, features: Sequence[str]) -> None:
         """Raise InvalidInput if actions have changed their places. features: of the actions without a name."""
@@ -215,7 +215,7 @@ def _drawn_number(event: Event, *, count: int) -> int:
 
 
 def _check_label(label: Any, *, share: float, event: Event) -> None:
-    """Raise InvalidInput if the label's probability is neither `share` nor `share` times the share that is logged."""
+    """Raise InvalidInput if the label's probability is neither `share` nor `share` x (1 - pdrop)."""
     if label is None:
         return
     given = cells.convert_value(cells.cell_number, label, field="_label_probability")

@@ -371,7 +371,7 @@ def _arms_seen(file: Path, *, keys: Sequence[str]) -> Sequence[str]:
     """The drawn arms of a log, sorted; none for more than MAX_ARMS."""
     arms: set[str] = set()
     for _, parse in records(file, keys=keys):
-        with contextlib.suppress(InvalidInput):  # such a row is counted as unusable
+        with contextlib.suppress(InvalidInput):  # `parse_rows` yields a BadRow for it
             arms.add(convert_value(cells.text, parse().get("arm"), field="arm"))
         if len(arms) > MAX_ARMS:
             return ()

@@ -40,7 +40,7 @@ class LedgerSource:
         while rows := self._page(columns, after=after, size=size):
             try:
                 batch = _batch(columns, rows)
-            except (ValueError, TypeError, KeyError, pa.ArrowException):  # the reader of rows names the row
+            except (ValueError, TypeError, KeyError, pa.ArrowException):  # reading row by row names the row
                 batch = rows_batch(list(ledger_rows(self.ledger, after=after, upto=rows[-1][0])), columns)
             if self.since is not None:
                 batch = batch.filter(pa.array(batch.column("made_at").to_numpy() >= self.since))

@@ -169,7 +169,7 @@ def _mark_imported(row: Logged, *, origin: str) -> Logged:
 
 
 def _differing_columns(stored: Row, row: Mapping[str, Any]) -> list[str]:
-    """Columns of `decisions` whose values differ. Those of QUERIED_FACTS follow from others, and may not be filled."""
+    """Columns of `decisions` whose values differ, except QUERIED_FACTS: they follow from others, and may be empty."""
     return [name for name, value in row.items() if name not in QUERIED_FACTS and stored[name] != value]
 
 

@@ -40,7 +40,7 @@ _TYPES = pa.types
 
 
 def _check_columns(names: Sequence[str], columns: Sequence[str], *, place: str) -> None:
-    """Raise InvalidInput if every row is unusable, ArrowInvalid if rows have some of `columns` in other columns."""
+    """Raise InvalidInput if a column that all rows need is missing, ArrowInvalid if rows may replace a missing one."""
     for name in ("id", "arm", "reward"):
         if name not in names:
             remedy = f"log id, arms, pmf, arm and reward; the file has {', '.join(names)}"
@@ -98,7 +98,7 @@ def _with_reward(batch: Any, *, defaults: RewardSettings) -> Any:
     if _TYPES.is_struct(column.type):
         logged = dict(zip((part.name for part in column.type), column.flatten(), strict=True))
     if unknown := logged.keys() - PARTS.keys():
-        raise pa.ArrowInvalid(f"a reward has no {unknown}")  # as above, the reader of rows says what to do
+        raise pa.ArrowInvalid(f"a reward has no {unknown}")  # the reader of rows then names the fault
     parts = {name: _cast(cells, PARTS[name]) for name, cells in logged.items()}
     for name in (*REWARD, "preset", "source"):
         parts.setdefault(name, pa.nulls(len(column), PARTS[name]))
@@ -294,7 +294,7 @@ class ParquetSource:
             for batch in self._columns(columns):
                 yield batch
                 done += batch.num_rows
-        except (OSError, pa.ArrowException):  # the other rows are read one by one, which converts more, or says why not
+        except (OSError, pa.ArrowException):  # reading the other rows one by one converts more, or names the fault
             rows = usable_rows(read_rows(self.path, defaults=self.defaults), path=self.path, skip=False, bad=[])
             yield from RowsSource(rows=lambda: islice(rows, done, None), place=self.place).batches(columns)
 

@@ -60,7 +60,7 @@ def _with_our_keys(parse: Parse) -> dict[str, Any]:
 
 
 def first_name(entry: Mapping[str, Any], *, names: Sequence[str]) -> str | None:
-    """The first of these names that has a value; None if none has."""
+    """The first of these names that has a value; None if no name has one."""
     return next((name for name in names if not cells.is_empty(entry.get(name))), None)
 
 

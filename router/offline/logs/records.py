@@ -54,8 +54,8 @@ def records(path: Path, *, keys: Sequence[str], columns: Sequence[str] = ()) -> 
     """Yield (number, parser) of every record. A parser raises InvalidInput if its record cannot be used.
 
     The number is the record's line; in a JSON document and in Parquet it is the record's position, from 1.
-    keys: every record has one of them. An object around a list of records has none, and so has a first line of
-    delimited text that contains data instead of names.
+    keys: names, of which every record has at least one. An object with none of them is read as a wrapper of a list of
+    records; a first line of delimited text with none of them contains data, not names.
     columns: further names, of which the first line of delimited text may have one instead.
     Raises InvalidInput for a file that cannot be read or has another form, ConfigError if pyarrow is missing.
     """
@@ -91,7 +91,7 @@ def _objects(path: Path, *, keys: Sequence[str]) -> Iterator[tuple[int, Parse]]:
     rows: Iterator[tuple[int, Parse]] = ((number, partial(parse_line, raw)) for number, raw in lines(path))
     start = list(islice(rows, 2))
     if len(start) == 1:  # it may be a document without line breaks
-        with contextlib.suppress(InvalidInput):  # the parser of the line raises it again
+        with contextlib.suppress(InvalidInput):  # the parser of the line raises the error again
             start = list(_numbered(_listed(start[0][1](), keys=keys)))
     yield from chain(start, rows)
 

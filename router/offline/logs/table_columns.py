@@ -148,7 +148,7 @@ def table_form(sample: Sequence[Mapping[str, Any]], *, named: Mapping[str, str],
     known = _SampleColumns(sample)
     asked = {ours: known.find(theirs, of=ours) for ours, theirs in named.items() if theirs}
     missing = [f"{named[ours]} ({ours})" for ours, column in asked.items() if column is None]
-    if missing and sample:  # without a usable record the records' own faults are named
+    if missing and sample:  # if no record is usable, the faults of the records are reported later
         raise known.lacking(", ".join(missing), remedy="name columns of the file, such as --columns arm=COLUMN")
     unread = {ours for ours, theirs in named.items() if not theirs}
     columns = {ours: column for ours, column in asked.items() if column is not None}
@@ -189,7 +189,7 @@ def _long_columns(known: "_SampleColumns", *, columns: Mapping[str, str], unread
         if ours not in all_columns and ours not in unread and column is not None:
             all_columns[ours] = column
     if "cost" not in columns and any(term in all_columns for term in ("dollars", "steps")):
-        all_columns.pop("cost", None)  # its unit is not known, and another cost is
+        all_columns.pop("cost", None)  # unlike these terms, its unit is unknown
     lacking = [ours for ours in ("question", "correct") if ours not in all_columns]
     if lacking:
         example = ",".join(f"{ours}=COLUMN" for ours in lacking)
@@ -260,7 +260,7 @@ class _SampleColumns:
             self._plain.setdefault(plain_name(name), name)
 
     def find(self, name: str, *, of: str = "") -> str | None:
-        """The column with this name, also in another case or with other signs. of: our key, which may be an object."""
+        """The column with this name, also in another case or with other signs. of: our key for the column's values."""
         if name in self.names:
             return name
         if of in BY_ARM and any(_is_below(column, name) for column in self.names):
@@ -270,7 +270,7 @@ class _SampleColumns:
         return self._plain.get(plain_name(name)) if plain_name(name) else None
 
     def is_value(self, name: str, *, of: str) -> bool:
-        """Whether columns by arm have this name of a value, such as total_cost in MODEL|total_cost. of: our key."""
+        """Whether columns are named by an arm and this name of a value, as MODEL|total_cost. of: our key of values."""
         is_column = name in self.names or plain_name(name) in self._plain
         is_head = not is_column and not any(_is_below(column, name) for column in self.names)
         return of in BY_ARM and is_head and plain_name(name) in self._values
@@ -290,7 +290,7 @@ class _SampleColumns:
         return frozenset(column[len(name) + 1 :] for column in below) if len(below) > 1 else arms
 
     def is_wide(self, named: str | None) -> bool:
-        """Whether the outcomes stand by arm. named: the outcome's column; None for the usual names."""
+        """Whether each arm has its own outcomes in a record. named: the outcome's column; None for the usual names."""
         for name in [named] if named else ["correct", *USUAL["correct"]]:
             if self.arms_below(name):
                 return True

@@ -223,7 +223,7 @@ class LabelledTable:
 
     rows: tuple[TableRow, ...]
     arms: tuple[ArmName, ...]
-    #: form in which the file was read, in words
+    #: how the file was read, as texts for users
     remarks: tuple[str, ...] = ()
 
     @cached_property
@@ -262,7 +262,7 @@ def read_table(
     schema: ContextSchema | None = None,
     bad: list[BadRow] | None = None,
 ) -> LabelledTable:
-    """Read the table in this file. It has the arms and costs that most of its rows have; rows without one are unusable.
+    """Read the table in this file. Its arms and costs are those of most rows; rows with others are unusable.
 
     columns: our key -> column of the file, for names that are not found by themselves. schema: declared keys of the
     context, whose columns become context. bad: receives the faults of unusable rows, which are left out; None to raise
@@ -297,7 +297,7 @@ def _form_of(path: Path, *, columns: Mapping[str, str], schema: ContextSchema) -
     """The form of a file. Raises InvalidInput if the file cannot be read, or lacks a column."""
     sample: list[Mapping[str, Any]] = []
     for _, parse in islice(_table_records(path, columns=columns), SAMPLE):
-        with suppress(InvalidInput):  # it is raised again with its line
+        with suppress(InvalidInput):  # reading all rows raises the error again, with the line
             sample.append(parse())
     return table_form(sample, named=columns, schema=schema)
 
@@ -472,7 +472,7 @@ def arm_rows(
             source="code",
             received_at=now,
         )
-        earned = explicit_reward((rating,), outcome=outcome, settings=reward, how="first")  # there is only one
+        earned = explicit_reward((rating,), outcome=outcome, settings=reward, how="first")  # one rating: any `how`
         rows.append(Logged(decision=decision, reward=earned, seq=first + number))
     return rows
 
@@ -480,7 +480,7 @@ def arm_rows(
 def _id(query: Query, *, arm: ArmName, occurrence: int) -> DecisionId:
     body = canonical([query.text, dict(query.context), arm, occurrence])
     digest = hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest()[:40]
-    return DecisionId(own_feedback_id("labelled", digest=digest))  # its feedback has the same id
+    return DecisionId(own_feedback_id("labelled", digest=digest))  # also the id of the decision's feedback
 
 
 def read_unlabelled(path: str | Path, *, known: Sequence[TableRow] = ()) -> list[TableRow]:

@@ -46,7 +46,7 @@ class ResultAssembler:
     candidates: Sequence[CandidateSpec]
     evidence: LogMoments
     baseline: int | None  #: index of the candidate that is the baseline; None for the logged policy
-    assumption: str | None = None  #: see `Comparison`
+    assumption: str | None = None  #: sentence on the assumption of a verdict, see `Comparison`; None if there is none
 
     def result(self, descriptions: Sequence[Description], *, skipped: Sequence[BadRow], **about: Any) -> ReplayResult:
         against = LOGGED_POLICY
@@ -304,7 +304,7 @@ class ResultAssembler:
     def faults(self) -> tuple[str, ...]:
         """Contradictions between the log and its probabilities. A log with faults has no valid interval."""
         faults, tally = [], self.summary.arms
-        if self.summary.marked["partial"]:  # the other probabilities are made up
+        if self.summary.marked["partial"]:  # for some rows, only the drawn arm's probability was logged
             return ()
         for arm, plausible, drawn, expected in zip(
             self.summary.names, tally.plausible(alpha=self._alpha), tally.drawn, tally.expected, strict=True

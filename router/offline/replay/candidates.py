@@ -106,7 +106,7 @@ def check_candidate(candidate: CandidateSpec, *, arms: Sequence[ArmName]) -> Non
     try:
         check_arms(policy, arms=arms, where=candidate.name)
     except ConfigError as error:
-        if error.field is None or error.field.count(".") != 1:  # the remedy below is not for an inner policy's params
+        if error.field is None or error.field.count(".") != 1:  # --param cannot set an inner policy's params
             raise
         if "--param" in (error.remedy or ""):
             raise
@@ -115,7 +115,7 @@ def check_candidate(candidate: CandidateSpec, *, arms: Sequence[ArmName]) -> Non
 
 
 def settings_in_force(settings: PolicySettings, *, arms: Sequence[ArmName]) -> PolicySettings:
-    """The settings without an incumbent that the log lacks."""
+    """The settings; without their incumbent, if the log lacks this arm."""
     return settings if settings.incumbent in arms else settings.model_copy(update={"incumbent": None})
 
 

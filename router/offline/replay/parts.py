@@ -150,7 +150,7 @@ def import_flags(log: Log) -> Flags:
 
 
 def by_origin(log: Log) -> Iterator[tuple[bool, Log]]:
-    """Yield (whether the rows were imported, rows): imported rows and decisions of the service, as far as there are."""
+    """Yield (False, decisions of the service) and (True, imported rows). A group without rows is left out."""
     flags = import_flags(log)
     for kind in (False, True):
         if flags.any() if kind else not flags.all():

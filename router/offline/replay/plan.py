@@ -129,7 +129,7 @@ def candidate_pmf(spec: CandidateSpec, log: Log) -> Matrix:
     if spec.kind != "fixed":
         return even
     column = log.arms.index(ArmName(spec.what))
-    # In rows that do not offer the arm, the served policy `fixed` draws between all offered arms alike too.
+    # As in the service: if the policy `fixed` cannot draw its arm, all offered arms have the same probability.
     return np.where(log.offered[:, column, None], np.arange(len(log.arms)) == column, even)
 
 
@@ -166,7 +166,7 @@ class ImportanceWeights:
     effective_rows: float
     largest: float
     possible: float  #: largest weight that could have been drawn, over all rows and arms
-    #: mean weight: if the log is correct, about 1 - sum of `unsupported`, which one of a thousand intervals misses
+    #: mean weight and its interval, which contains 1 - sum of `unsupported` in all but one of 1000 correct logs
     mean: Difference
 
 

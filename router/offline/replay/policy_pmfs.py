@@ -176,6 +176,6 @@ def with_features(log: MemoryLog, *, encoder: MakeEncoder | None, progress: Prog
 def make_served_policy(spec: CandidateSpec, *, definition: PolicyDefinition) -> Policy:
     """Make the untrained policy of a service with this definition. Raises ConfigError."""
     changes: dict[str, Any] = {"name": spec.what, "params": dict(spec.params)}
-    if spec.what == CONSERVATIVE:  # its params name the incumbent
+    if spec.what == CONSERVATIVE:  # a param of this policy names the incumbent
         changes["incumbent"] = None
     return untrained_policy(replace(definition, settings=definition.settings.model_copy(update=changes)))

@@ -84,7 +84,7 @@ def _frontier(replayed: ReplayResult) -> Iterator[FrontierPoint]:
 
 
 def _why_not_drawn(comparison: Comparison) -> str:
-    """Why the picture leaves a candidate out; "" if it has its place there."""
+    """Why the picture leaves a candidate out; "" if the picture shows the candidate."""
     verdicts = {"reward": comparison.verdict, "quality": comparison.quality_verdict}
     unknown = " and ".join(part for part, verdict in verdicts.items() if verdict == NOT_KNOWN)
     return unknown and f"{one_line(comparison.first)} is not drawn: {unknown} {NOT_KNOWN}"

@@ -163,7 +163,7 @@ class Scores:
         return np.concatenate([columns, drawn, 1.0 / log.offered.sum(axis=1)[None]])
 
     def complete(self, sums: Matrix) -> Flags:
-        """Flags of questions: True if the question has the outcomes of every arm equally often.
+        """Flags of questions: True if the question has the outcomes of every offered arm equally often.
 
         sums: sums of their rows, shape (columns, questions).
         """
@@ -184,7 +184,7 @@ class QuestionSums(Tally):
         return cls(once=Moments.of(*np.empty((1, 0))))
 
     def add(self, scores: Matrix, *, questions: Keys, repeats: Keys) -> None:
-        """scores: (columns, n). questions: (n,). repeats: hashes of the log's repeated questions, sorted."""
+        """Add scores (columns, n) of questions (n,). repeats: hashes of the log's repeated questions, sorted."""
         if not scores.shape[1]:
             return
         again = np.zeros(len(questions), dtype=np.bool_)
@@ -328,7 +328,7 @@ class LogMoments:
     measure: Measure
     whole: Moments
     segments: Mapping[Segment, "LogMoments"] = field(default_factory=dict)
-    is_segment: bool = False  #: whether `whole` has only some of the rows that `summary` has
+    is_segment: bool = False  #: whether `whole` covers only a segment of the rows of `summary`
 
     @classmethod
     def of(cls, summary: LogSummary, *, measure: Measure, sums: Mapping[Segment, QuestionSums]) -> "LogMoments":

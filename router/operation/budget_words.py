@@ -40,7 +40,7 @@ def budget_lines(
 def raised_in_words(
     budget: DollarBudget, sums: Spent, *, database: Database, policy: PolicySettings, now: float, least: float = 1.0
 ) -> str:
-    """The effect of a budget on the price now, as a sentence; "" if its factor is at most `least` or cannot act."""
+    """The effect of a budget on the price now; "" if the factor is at most `least`, or the policy serves no prices."""
     factor = budget.factor(sums, now=now)
     if factor <= least or not serves_prices(make_policy(policy.name, params=policy.params)):
         return ""

@@ -59,7 +59,7 @@ class DollarBudget:
         return f"the {self.spender.kind} {self.key_name or self.spender.name}"
 
     def spent_of(self, sums: Spent) -> float:
-        """Dollars of stored outcomes; `Spent.of` adds the estimates of answers that run or are queued."""
+        """Dollars of stored outcomes in the period, without estimates of queued and running answers (`Spent.of`)."""
         return sums.day if self.period == "day" else sums.month
 
     def limit(self, *, now: float) -> SpendLimit:
@@ -82,7 +82,7 @@ def price_factor(*, spent: float, elapsed: float) -> float:
 
 
 def period_bounds(period: Period, *, now: float) -> tuple[float, float]:
-    """Begin and end of the day or month (UTC) that contains `now`, in seconds since 1970."""
+    """Beginning and end of the day or month (UTC) that contains `now`, in seconds since 1970."""
     begin = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     if period == "day":
         return begin.timestamp(), (begin + timedelta(days=1)).timestamp()
@@ -123,12 +123,12 @@ def spending_of(
 
 
 def exhausted(budgets: Iterable[DollarBudget], sums: Mapping[Spender, Spent]) -> list[DollarBudget]:
-    """The budgets of which nothing is left. sums: by spender."""
+    """The budgets that are spent. sums: spender -> its spending"""
     return [budget for budget in budgets if sums[budget.spender].of(budget.period) >= budget.dollars]
 
 
 def raise_if_spent(budgets: Sequence[DollarBudget], *, now: float) -> None:
-    """Raise BudgetSpent for the budget whose period ends last; do nothing without budgets. budgets: exhausted ones."""
+    """Raise BudgetSpent for the budget whose period ends last, if there are budgets. budgets: only spent ones"""
     if budgets:
         raise budget_refusal(max(budgets, key=lambda budget: period_bounds(budget.period, now=now)[1]), now=now)
 
@@ -150,8 +150,8 @@ def stopped_until(
 
 
 def check_budgets(sums: Mapping[Spender, Spent], *, key: str | None, database: Database) -> None:
-    """Raise BudgetSpent if a budget of the key that stops questions is spent. sums: the key's spending. key: its public
-    id; None without a key.
+    """Raise BudgetSpent if the key has a spent budget that stops questions. sums: the key's spending. key: the key's
+    public id; None without a key.
     """
     now, scopes = time.time(), {} if key is None else KeyStore(database).scopes(key)
     stopping = [one for one in budgets_of("", key=key, scopes=scopes, tenants={}) if one.stop]
@@ -164,7 +164,7 @@ def budget_states(
     """Yields (budget, sums of spending) for the budgets of tenants and of valid keys. Raises StoreError."""
     keys = [key for key in KeyStore(database).list_keys() if key.state(now) == "active"]
     names = {"default", *tenants, *(key.tenant for key in keys if key.tenant is not None)}
-    budgets: dict[DollarBudget, None] = {}  # an ordered set
+    budgets: dict[DollarBudget, None] = {}  # used as an ordered set
     for tenant in sorted(names):
         budgets |= dict.fromkeys(budgets_of(tenant, key=None, scopes={}, tenants=tenants))
     for key in keys:

@@ -97,7 +97,7 @@ def findings_of_settings(settings: "Settings", *, database: "Database | None" = 
         yield Finding("warning", "redis_url", what, "set REDIS_URL to one Redis for all hosts")
     if redis_url is None and not server.open_metrics:
         return
-    from ragbandit.router.serving.setup.bootstrap import is_loopback  # it loads a database engine
+    from ragbandit.router.serving.setup.bootstrap import is_loopback  # late: it loads a database engine
 
     host = urlsplit(redis_url or "").hostname
     if sqlite and host and not is_loopback(host):
@@ -115,7 +115,7 @@ def _addition_findings(settings: "Settings") -> Iterator[Finding]:
     from ragbandit.router.config.section import EXTENDED
     from ragbandit.router.policies import built_in_policies
 
-    built_in_policies()  # a name may be one of the core's policies, or of its arms, which are loaded to be compared
+    built_in_policies()  # loaded, so that an addition's policy with a name of the core becomes a fault
     if settings.worker_arms:  # names of additions that are also the core's become faults
         offered_places_except(declared_classes("ragbandit.strategies.arms", attribute="arm"), hook="arms")
     known = ", ".join(sorted(filter(None, EXTENDED)))
@@ -128,11 +128,11 @@ def _addition_findings(settings: "Settings") -> Iterator[Finding]:
 
 
 def _turn_limit_findings(settings: "Settings") -> Iterator[Finding]:
-    """Limits of tasks and sessions that are never reached, or at which an arm with an unknown price is not chosen."""
+    """A limit of tasks that is never reached; arms without a known price, which count as the most expensive ones."""
     conversation = settings.conversation
     if not conversation.limited:
         return
-    from ragbandit.router.serving.setup.estimates import unpriced_arms  # it loads a database engine
+    from ragbandit.router.serving.setup.estimates import unpriced_arms  # late: it loads a database engine
 
     by_section = unpriced_arms(settings.worker_arms, generators=settings.named_generators)
     unpriced = ", ".join(dict.fromkeys(chain.from_iterable(by_section.values())))
@@ -188,7 +188,7 @@ def _rule_findings(settings: "Settings") -> Iterator[Finding]:
 
 
 def _findings_of_rule(name: str, rule: "Rule", *, settings: "Settings") -> Iterator[Finding]:
-    """Tenants that are probably misspelled, arms that an arm asks, and auxiliary models that the rule leaves out."""
+    """Probably misspelled tenants, parts of arms that the rule does not name, and missing `models` of the rule."""
     for tenant in rule.tenants:
         advice = did_you_mean(tenant, settings.tenants) if tenant not in settings.tenants else ""
         if advice:
@@ -200,7 +200,7 @@ def _findings_of_rule(name: str, rule: "Rule", *, settings: "Settings") -> Itera
     for arm in rule.arms:
         params = settings.arms[arm]
         parts = [params.get(part) for part in asked.get(str(params.get("class", arm)), ())]
-        named = [part for part in parts if isinstance(part, str)]  # others are definitions
+        named = [part for part in parts if isinstance(part, str)]  # other parts are definitions
         others = [part for part in named if part in settings.arms and part not in rule.arms]
         if others:
             what = f"{name} allows {arm}, which asks {', '.join(others)}: an arm includes its parts"
@@ -219,7 +219,7 @@ def _findings_of_rule(name: str, rule: "Rule", *, settings: "Settings") -> Itera
 
 
 def _refused_aliases(settings: "Settings", *, spenders: Sequence[str]) -> Iterator[Finding]:
-    """Aliases that name an arm, which keys under a dollar budget may not choose. spenders: names of those with one."""
+    """Aliases that name an arm, which keys under a dollar budget may not choose. spenders: names of such keys."""
     from ragbandit.router.config.server import ARM_PREFIXES
 
     named = [
@@ -300,7 +300,7 @@ def findings_of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator
 
 
 def _suspicious_text_findings(arms: "Mapping[ArmName, JudgedArm]") -> Iterator[Finding]:
-    """A finding if many answers of an arm are not judged, or a much larger share than of another arm."""
+    """A finding if many answers of an arm contain texts that instruct the judge, or many more than of another arm."""
     shares = {arm: one.share for arm, one in arms.items() if one.answers >= FEW_ANSWERS}
     if not shares:
         return
@@ -339,7 +339,7 @@ def _limited_row_findings(database: "Database", settings: "Settings", _: float) 
         count = limited_rows(connection, label=settings.policy.label)
     if count:
         what = f"a former release learned {counted(count, 'decision')} that a limit of a session or task made"
-        yield Finding("warning", "limits", what, "learn anew without them: `ragbandit policy relearn`")
+        yield Finding("warning", "limits", what, "learn again without them: `ragbandit policy relearn`")
 
 
 def _clock_findings(database: "Database", _: "Settings", now: float) -> Iterator[Finding]:
@@ -470,7 +470,7 @@ def _failure_findings(database: "Database", settings: "Settings", now: float) ->
 def _gone_model_findings(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:
     from ragbandit.router.serving.health.gone_models import GoneModels
 
-    if settings.health.failures == 0:  # then no arm is retired
+    if settings.health.failures == 0:  # without the circuit breaker, no arm is retired
         return
     models = GoneModels(database, arms=settings.worker_arms, generators=settings.named_generators)
     models.read()
@@ -481,7 +481,7 @@ def _gone_model_findings(database: "Database", settings: "Settings", _: float) -
 
 @contextlib.contextmanager
 def _redis_client(settings: "Settings") -> "Iterator[Redis]":
-    """Yields a tested client of the configured Redis, or of `ragbandit up`'s. Raises QueueError, ConfigError."""
+    """Yields a tested client of the configured Redis or of `ragbandit up`'s Redis. Raises QueueError, ConfigError."""
     from redis.exceptions import RedisError
 
     from ragbandit.router.queue.jobs import connect_redis

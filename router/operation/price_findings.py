@@ -29,11 +29,11 @@ LEAST_PRICED: Final = 10
 
 
 def findings_of_prices(settings: "Settings", *, database: "Database | None" = None) -> Iterator[Finding]:
-    """Generators without prices although dollars are charged or limited, also those of a judge or a rewriter; a limit
-    of dollars that caps nothing; a charged cost that is equal for all arms.
+    """Generators of arms, judge and rewriter without prices although dollars are charged or limited; a limit of dollars
+    that caps nothing; a charged cost that is equal for all arms.
 
-    database: the store, whose newest answers show which servers report a price, and whose keys may have budgets; None
-        if neither is known
+    database: store with the newest answers, which show the servers that report a price, and with keys, which may have
+        budgets; None to check only the settings
     """
     charged = {term for term, price in settings.reward.cost.items() if price > 0.0 and settings.reward.weight > 0.0}
     if charged == {"steps"} and len(settings.arms) > 1 and _takes_no_step(settings.arms):
@@ -45,7 +45,7 @@ def findings_of_prices(settings: "Settings", *, database: "Database | None" = No
     budgeted = budgeted or (database is not None and len(budgeted_keys(database, now=time.time())) > 0)
     if not ("dollars" in charged or budgeted or any(limits) or settings.budget.dollars is not None):
         return
-    # it loads a database engine
+    # late: it loads a database engine
     from ragbandit.router.serving.setup.estimates import OWN_COSTS, expected_dollars, prices_of_arms, unpriced_arms
 
     arms, generators = settings.worker_arms, settings.named_generators
@@ -131,13 +131,13 @@ def findings_of_costs(database: "Database", settings: "Settings", _: float) -> I
         if REFUSED in answer.cost.price:
             refused[answer.arm].append(answer.cost.price[REFUSED])
     for arm, told in refused.items():
-        what = f"the server of {arm} told implausible prices of {counted(len(told), 'call')}, the newest ${told[0]}"
+        what = f"the server of {arm} reported implausible prices of {counted(len(told), 'call')}, the newest ${told[0]}"
         remedy = f"they do not count: correct token_prices if the list is wrong by more than {MOST_TIMES:g} times"
         yield Finding("warning", f"arms.{arm}", what, remedy)
 
 
 class _Answer(NamedTuple):
-    """One of the newest answers. dollars: its corrected cost; `cost` is the stored one."""
+    """One of the newest answers. cost: as stored. dollars: with the corrections that came later."""
 
     arm: str
     run_by: str
@@ -149,7 +149,7 @@ class _Answer(NamedTuple):
 
 
 def _same_costs(newest: Sequence[_Answer], *, settings: "Settings") -> Iterator[Finding]:
-    """A warning if the newest SAME_COSTS answers, of every configured arm, have the same cost that is charged."""
+    """A warning if the charged cost is the same for the newest SAME_COSTS answers, and every arm has one of them."""
     from ragbandit.router.learning.reward import cost_of_terms
 
     charged = {term: price for term, price in settings.reward.cost.items() if price > 0.0}

@@ -32,7 +32,7 @@ def connect_redis(url: str, *, timeout_s: float = 10.0) -> "redis.Redis":
     timeouts = {"socket_connect_timeout": min(3.0, timeout_s), "socket_timeout": timeout_s}
     try:
         client = redis.Redis.from_url(url, **timeouts, health_check_interval=30, retry_on_timeout=False)
-        client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)  # does not connect
+        client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)  # only checks the options
     except (TypeError, ValueError, redis.RedisError) as error:
         remedy = "correct the part behind the ? in REDIS_URL: it takes options of redis-py"
         raise ConfigError(f"an option of the URL cannot be used: {error}", field="redis_url", remedy=remedy) from error

@@ -81,7 +81,7 @@ class ReadStream:
         wake()
 
     def put(self, at: tuple[int, int], event: StreamEvent) -> None:
-        """Append an entry. A repeated one is ignored; a gap, or too many unread entries, end the stream. at: its id."""
+        """Append the entry with the id `at`; ignore a repeated one. A gap or too many unread entries end the stream."""
         if self.lost or at <= self.last:
             return
         follows = at == (self.last[0], self.last[1] + 1) or (at[0] > self.last[0] and at[1] == 1)

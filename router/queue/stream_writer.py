@@ -96,7 +96,7 @@ class StreamWriter:
         return writer
 
     def begin_writing(self, decision_id: DecisionId) -> None:
-        """Write the pieces of the run from now on, since a reader exists. Does nothing without such a run."""
+        """Write the run's pieces from now on, since a reader exists. Does nothing if this process has no such run."""
         writer = self._open.get(decision_id)
         if writer is None or writer.attempt:
             return

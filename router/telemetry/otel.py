@@ -123,7 +123,7 @@ def open_telemetry(*, process: str) -> OpenTelemetry:
         attributes["service.name"] = _SCOPE
     tracers = TracerProvider(resource=Resource.create(attributes), shutdown_on_exit=False)
     exporter = OTLPSpanExporter(session=(session := requests.Session()))
-    # Proxies and certificates are those of all other calls, unless OTEL_EXPORTER_OTLP_CERTIFICATE names others.
+    # Spans go through the proxy of all other calls, with their certificates or OTEL_EXPORTER_OTLP_CERTIFICATE's.
     session.trust_env, session.proxies = False, {"all": proxy_of(exporter._endpoint) or ""}  # noqa: SLF001
     if session.verify is True:
         certificates()  # raises ConfigError for a missing file

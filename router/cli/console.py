@@ -94,7 +94,7 @@ def exit_on_error() -> Iterator[None]:
     except OSError as error:
         # numpy reports a full disk as "n requested and m written", without errno
         full = error.errno in (errno.ENOSPC, errno.EDQUOT) or str(error).endswith(" written")
-        if error.filename is None and not full:  # a socket or a pipe
+        if error.filename is None and not full:  # an error of a socket or a pipe
             raise
         remedy = "check that it is there, and that this user may read and write it"
         if full:  # the error of a failed write has no file name
@@ -121,7 +121,7 @@ def say_error(error: RagBanditError) -> None:
 
 def _fail(error: RagBanditError) -> NoReturn:
     say_error(error)
-    # The parent process does not start a process again that ends with LASTING_FAILURE.
+    # The parent process does not restart a process that ends with LASTING_FAILURE.
     is_lasting = isinstance(error, StoreError) and error.lasting and PARENT_VARIABLE in os.environ
     raise typer.Exit(LASTING_FAILURE if is_lasting else 2) from None
 

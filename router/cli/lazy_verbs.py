@@ -45,7 +45,7 @@ class LazyGroup(TyperGroup):
         return list(dict.fromkeys([*ordered, *self.verbs]))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - the signature of click
-        """Return the verb, or a placeholder with its help text until it is loaded; a group; None for another name."""
+        """Return the verb, or a placeholder with its help if it is not loaded yet; or the group; None if unknown."""
         target = self.verbs.get(cmd_name)
         panel = next((title for title, names in self.panels.items() if cmd_name in names), None)
         if isinstance(target, VerbGroup):

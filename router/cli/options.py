@@ -33,7 +33,7 @@ ColumnsOption = Annotated[
 
 SkipBadOption = Annotated[bool, typer.Option("--skip-bad", help="leave out rows that cannot be used")]
 
-HopsOption = Annotated[str | None, typer.Option(help="DATASET=N[,...]: hops of rows without hops")]
+HopsOption = Annotated[str | None, typer.Option(help="DATASET=N[,...]: hops of a data set's rows that have none")]
 
 LabelOption = Annotated[str | None, typer.Option(help="name of the ledger; default: the configured one")]
 

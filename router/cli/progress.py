@@ -38,9 +38,8 @@ def _bars_on(console: Console) -> "Iterator[Progress]":
 
         def report(kind: str, done: int, total: int) -> None:
             if kind not in tasks:
-                for former in set(tasks) - {
-                    "runs"
-                }:  # a new step begins, even if the former one has not reported its end
+                # A new step has begun, even if the former one has not reported its end.
+                for former in set(tasks) - {"runs"}:
                     progress.remove_task(tasks.pop(former))
                 tasks[kind] = progress.add_task(kind, total=None, counts="")
             progress.update(tasks[kind], completed=done, total=total or None, counts=_counts(done, total))

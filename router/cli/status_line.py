@@ -73,7 +73,7 @@ def line_of_command(arguments: Sequence[str]) -> str | None:
 
 
 def _start_status(config: str | None, *, label: str | None, marker: Path, now: float) -> bool:
-    """Start a `ragbandit status`, which writes the line. False if one began within _BEGUN_S, or if none can."""
+    """Start a `ragbandit status`, which writes the line. False if one began within _BEGUN_S, or on failure."""
     try:
         if abs(now - marker.stat().st_mtime) < _BEGUN_S:
             return False

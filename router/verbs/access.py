@@ -37,8 +37,8 @@ def create_key(
 ) -> None:
     """Create a key and print it. It cannot be printed again, since the store keeps only the sha256 of its secret.
 
-    From the first key on, a service that was open to this machine refuses every request without a key. A terminal asks
-    before that.
+    From the first key on, a service that was open to this machine refuses every request without a key. At a terminal,
+    the command asks before it makes the first key.
     """
     with open_store(config, registered=False, make=True) as (settings, ledger):
         store, now = KeyStore(ledger.database), time.time()
@@ -119,7 +119,7 @@ def _expiry(text: str, *, now: float) -> float:
 
 
 def audit(
-    after: Annotated[int, typer.Option(help="only entries with a larger number")] = 0, config: ConfigOption = None
+    after: Annotated[int, typer.Option(help="only entries with a number above it")] = 0, config: ConfigOption = None
 ) -> None:
     """Print the entries of the audit log as JSON lines, the oldest first.
 

@@ -93,7 +93,7 @@ def _answer_text(reply: AnswerReply | PendingReply) -> str:
 
 
 def feedback(
-    decision_id: Annotated[str | None, typer.Argument(help="the decision, or its chat completion")] = None,
+    decision_id: Annotated[str | None, typer.Argument(help="id of the decision, or of its chat completion")] = None,
     session: Annotated[
         str | None, typer.Option(help="instead of a decision: end the task of this conversation")
     ] = None,
@@ -130,7 +130,7 @@ def feedback(
             "rating": _rating(rating),
             "scale": scale,
             "reward": reward,
-            **{name: value for name, value in optional.items() if value is not None},  # older services refuse them
+            **{name: value for name, value in optional.items() if value is not None},  # older services lack these
         }
         if session is None:
             show(client.feedback(str(decision_id), **judgement), as_json=as_json)

@@ -310,7 +310,7 @@ def import_(
 
     docs/replay.md lists the fields of each format, and which of them are required. `migrate --from` moves a store.
     """
-    if not re.fullmatch(r"[a-z0-9_]{1,40}", label):  # as in the setting `policy.label`
+    if not re.fullmatch(r"[a-z0-9_]{1,40}", label):  # the pattern of the setting `policy.label`
         remedy = "use 1 to 40 of a-z, 0-9 and underscore"
         raise InvalidInput(f"{label!r} is not a valid name of a ledger", field="label", remedy=remedy)
     with rereadable(file) as readable, open_store(config, label=label, make=True) as (settings, ledger):

@@ -22,7 +22,7 @@ SOURCE_HELP: Final = "key:PUBLIC_ID, tenant:NAME, role:NAME or rater:NAME"
 
 
 def quarantined(
-    limit: Annotated[int, typer.Option(min=1, help="most decisions to list, the newest first")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="maximum number of decisions, newest first")] = 100,
     label: LabelOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -34,9 +34,9 @@ def quarantined(
 
 
 def exclude(
-    source: Annotated[str | None, typer.Option(help=f"{SOURCE_HELP}; default: list what is excluded")] = None,
+    source: Annotated[str | None, typer.Option(help=f"{SOURCE_HELP}; default: list all exclusions")] = None,
     since: Annotated[str | None, typer.Option(help="only feedback since a date, a time, or an age (7d)")] = None,
-    until: Annotated[str | None, typer.Option(help="only feedback before then; times are UTC")] = None,
+    until: Annotated[str | None, typer.Option(help="only feedback before a date, time or age; all UTC")] = None,
     reason: Annotated[str, typer.Option(help="for the audit log")] = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="print how much feedback would be excluded; change nothing")

@@ -111,14 +111,14 @@ def print_status(label: str | None, *, config: str | None, as_json: bool) -> Non
 
 
 def _line(month: Report, *, ledger: Ledger, settings: Settings) -> str:
-    """The line of --line, with each arm's share of all questions in the report's period."""
+    """The line that --line prints, with each arm's share of all questions in the report's period."""
     period: dict[str, Any] = {"since": month.since, "until": month.until, "weight": settings.reward.weight}
     arms = overview(ledger.database, policy=PolicyLabel(settings.policy.label), step=_MONTH_S, **period).arms
     return prompt_line(month, shares={one.arm: one.share for one in arms if one.totals.decided})
 
 
 def _champion_line(ledger: Ledger, *, settings: Settings) -> dict[str, object]:
-    """A line about the champion if it learns from another ledger; {} if it learns from this one."""
+    """A line about the champion if it learns from another ledger than `ledger`; else {}."""
     with ledger.database.read() as connection:
         versions = versions_of(connection, base=PolicyLabel(settings.policy.label))
     champion = next((v for v in versions if v.state == "champion" and v.label != ledger.label), None)
@@ -155,7 +155,7 @@ def _judge_in_words(state: Status) -> str:
     return "; ".join(parts)
 
 
-#: fields of a verdict that its sentence has already
+#: fields that are not printed, because the sentence about the result contains them
 _IN_SENTENCE: Final = frozenset({"ok", "decisions", "updates", "replay_sha256", "live_sha256", "live_version"})
 
 

@@ -37,7 +37,7 @@ PATIENCE_S: Final = 30.0
 
 
 def show_versions(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="the version; default: all in a list")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="the version; default: list all")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -76,9 +76,9 @@ def _list(versions: PolicyList, *, as_json: bool) -> None:
 
 
 def add(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="its name; default: v1, v2 ...")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="version name; default: v1, v2 ...")] = None,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", help="another setting: policy.name=linucb; repeat it")
+        list[str] | None, typer.Option("--set", help="a changed setting, as policy.name=linucb; repeat it")
     ] = None,
     reason: ReasonOption = _BY_HAND,
     config: ConfigOption = None,
@@ -144,7 +144,7 @@ def retire(
 
 
 def _retire(ledger: Ledger, *, lease_s: float, report: Callable[[int], None]) -> int:
-    """Retire the ledger in batches, and return their number. Raises NotReady if a learner holds the ledger."""
+    """Retire the ledger in batches. Returns the number of batches. Raises NotReady if a learner holds the ledger."""
     holder, batches = lease_holder("retire"), 0
     try:
         while ledger.acquire(holder=holder, lease_s=lease_s, patience_s=PATIENCE_S):

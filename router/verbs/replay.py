@@ -44,7 +44,7 @@ def replay_verb(
         ),
     ] = None,
     param: Annotated[list[str] | None, typer.Option(help="NAME.KEY=VALUE of a policy; may be repeated")] = None,
-    sample: Annotated[int, typer.Option(help="most rows if a policy learns, drawn by id; 0: all")] = SAMPLE,
+    sample: Annotated[int, typer.Option(help="most rows that policies learn, drawn by id; 0: all")] = SAMPLE,
     log: Annotated[
         str | None,
         typer.Option(help="a file (JSON Lines, CSV, Parquet) or a folder of Parquet files; default: the store"),
@@ -119,7 +119,7 @@ def _show(
         print_json(
             {
                 "headline": headline(result),
-                **result.as_json(),  # the list below replaces its count of comparisons
+                **result.as_json(),  # its "comparisons" is only their number, which the list below replaces
                 "comparisons": finite_json([asdict(one) for one in assessment.comparisons]),
             }
         )
@@ -144,7 +144,7 @@ def _candidates(
     texts: Sequence[str] | None, *, params: Sequence[str], settings: PolicySettings
 ) -> list[CandidateSpec] | None:
     if texts is None:
-        parse_policies([], params=params, settings=settings)  # raises for any --param
+        parse_policies([], params=params, settings=settings)  # refuses --param: no policy has params here
         return None
     names = split_commas(texts)
     learning = [spec.name for spec in parse_candidates(names) if spec.kind == "policy"]

@@ -1,7 +1,7 @@
 """Finds additions: the folders of ragbandit/additions, and installed packages of others with an entry point.
 
-The core imports no addition. It asks here for the classes that additions offer, by the name of a hook (the fields of
-`Addition`), and imports a class when it is needed.
+The core imports no addition. It asks this module for the classes that additions offer for a hook (a field of
+`Addition`), and imports a class when it needs the class.
 """
 
 from collections.abc import Collection, Mapping
@@ -46,12 +46,12 @@ class Addition:
     #: ending of a file, as ".docx" -> a function that reads the file, see `ragbandit.hooks.ReadDocument`
     documents: Mapping[str, str] = field(default_factory=dict)
     #: name of a dialect of conversations -> an object `ragbandit.shared.dialects.dialect.Dialect`. Every process needs
-    #: it, so its module may import only `ragbandit.shared` and modules of its folder that import nothing else
+    #: it, so its module may import only `ragbandit.shared`, and modules of its own folder under the same rule
     dialects: Mapping[str, str] = field(default_factory=dict)
     #: name of an interface over HTTP -> an object `ragbandit.router.api.door.Door`
     doors: Mapping[str, str] = field(default_factory=dict)
-    #: name of an interface for questions, as in the setting `when.door` of rules -> path at which coding agents ask, so
-    #: that `conversation.units` may have the name too; "" if no coding agent asks there
+    #: name of an interface for questions, as in the setting `when.door` of rules -> path to which coding agents send
+    #: questions; "" if they send none. A name with a path is also valid in `conversation.units`
     surfaces: Mapping[str, str] = field(default_factory=dict)
     #: name -> a subclass of `ragbandit.hooks.Chore`
     chores: Mapping[str, str] = field(default_factory=dict)
@@ -89,7 +89,7 @@ def _folders() -> frozenset[str]:
 
 
 def package_of(name: str) -> str:
-    """The package of an addition. A folder of ragbandit/additions goes before an entry point with its name."""
+    """The package of an addition. A folder of ragbandit/additions precedes an entry point with the same name."""
     is_installed = name in installed_entry_points(GROUP) and name not in _folders()
     return installed_entry_points(GROUP)[name][0].value if is_installed else f"{PACKAGE}.{name}"
 
@@ -162,7 +162,7 @@ def offered_places(hook: str) -> Mapping[str, str]:
 
 
 def offered_places_except(ours: Collection[str], *, hook: str) -> Mapping[str, str]:
-    """As `offered_places`, without the core's names (`ours`). An addition that offers such a name gets a fault."""
+    """`offered_places` without the names of the core (`ours`). An addition that offers such a name gets a fault."""
     for name, place in offered_places(hook).items():
         if _without_heading(name) in ours:
             add_fault(place, f"{_without_heading(name)!r} in {hook} is a name of the core")
@@ -170,7 +170,7 @@ def offered_places_except(ours: Collection[str], *, hook: str) -> Mapping[str, s
 
 
 def _without_heading(name: str) -> str:
-    """The name without the heading before it, which only verbs have, as "Run: mcp"."""
+    """The name without its heading: "mcp" for the verb "Run: mcp". Only names of verbs have headings."""
     return name.rpartition(": ")[2]
 
 

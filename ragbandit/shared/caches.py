@@ -45,5 +45,5 @@ def cached_arrays(
     try:
         write_file(file, save(arrays), durable=False)
     except OSError as error:
-        log.warning("the cache file %s cannot be written, so it is computed again at the next start: %s", file, error)
+        log.warning("the cache file %s cannot be written, so the next start computes its arrays again: %s", file, error)
     return arrays

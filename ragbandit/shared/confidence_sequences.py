@@ -48,7 +48,7 @@ def asymptotic_width(rows: float, *, alpha: float, tightest_at: float) -> float:
 #: smallest number of effective rows for an interval and a verdict. Coverage was measured from this number on
 #: (`python -m benchmarks.coverage`)
 FEWEST_EFFECTIVE: Final = 10
-#: fewest answers with both a rating and a judge's score from which only people's ratings count
+#: smallest number of answers with both a rating and a judge's score from which only people's ratings count
 FEWEST_BOTH: Final = 20
 
 

@@ -29,7 +29,7 @@ class RagBanditError(Exception):
     repeats: ClassVar[bool] = False
 
     def __init_subclass__(cls, **facts: str | int) -> None:
-        """facts: `code`, `status` and `repeats` of the class; the others are inherited."""
+        """facts: any of `code`, `status` and `repeats`; the class inherits the others."""
         super().__init_subclass__()
         for name, fact in facts.items():
             setattr(cls, name, fact)
@@ -39,7 +39,7 @@ class RagBanditError(Exception):
         self.field = field and encodable(field)
         self.remedy = remedy and encodable(remedy)
         if self.repeats:
-            # Imported here, since its patterns compile slowly.
+            # Imported here, since the patterns of the module compile slowly.
             from ragbandit.shared.texts.redaction import without_secrets
 
             self.message = without_secrets(self.message)
@@ -150,7 +150,7 @@ EXTRA_OF: Final = dict.fromkeys(
 ) | dict.fromkeys(("fsspec", "jinja2", "pyarrow"), "replay")
 
 
-#: module that hatch_build.py writes, so that a clone that was not installed has none
+#: module that hatch_build.py writes; missing in a clone that was not installed
 _WRITTEN: Final = "ragbandit.client.client"
 
 

@@ -44,7 +44,7 @@ def open_file(path: Path) -> io.BufferedReader:
 
     Raises OSError, also for anything but a regular file: a pipe may wait for ever, a device may have no end.
     """
-    if "\0" in str(path):  # a ValueError otherwise
+    if "\0" in str(path):  # open() would raise ValueError
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
     return open(path, "rb", opener=_open_regular)
 
@@ -64,7 +64,7 @@ def pipe_data(path: Path) -> Iterator[bytes]:
 
     The pipe of `/dev/stdin` or `<(...)` always has a writer, whose data are waited for.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # or opening would wait for a writer
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a blocking open would wait for a writer
     with open(descriptor, "rb", buffering=0) as pipe:
         yield _first_data(pipe, path=path)
         os.set_blocking(descriptor, True)
@@ -103,7 +103,7 @@ def read_text(path: Path) -> str:
 
 
 def text_of_file(data: bytes) -> str:
-    """Decode UTF-8, or what a byte order mark names, without the mark. Raises ValueError."""
+    """Decode a text in UTF-8, or in the encoding of its byte order mark, which is removed. Raises ValueError."""
     encoding = next((encoding for mark, encoding in _MARKS.items() if data.startswith(mark)), "utf-8")
     try:
         return data.decode(encoding)

@@ -86,7 +86,7 @@ def rereadable(path: Path) -> Iterator[Path]:
             raise InvalidInput(message, field=str(path), remedy=remedy) from error
         try:
             yield copy
-        except InvalidInput as error:  # it names the pipe, not the copy
+        except InvalidInput as error:  # the error should name the pipe, not the copy
             names = [text and text.replace(str(copy), str(path)) for text in (error.message, error.field)]
             raise InvalidInput(names[0] or "", field=names[1], remedy=error.remedy) from error
 

@@ -34,12 +34,12 @@ _AROUND: Final = " \t\r\n\"'"
 
 
 def proxy_of(url: str) -> str | None:
-    """URL of the proxy for a valid URL; None: ask directly, as also for SOCKS. Raises ConfigError for another text."""
+    """URL of the proxy for a URL; None for a direct call, as for SOCKS. Raises ConfigError for an invalid proxy."""
     proxies = getproxies()
     try:
         parts = urlsplit(url)
         port = parts.port or _PORTS.get(parts.scheme)
-    except ValueError:  # the client of this address refuses it
+    except ValueError:  # the client for this address reports the fault
         return None
     kind = parts.scheme if proxies.get(parts.scheme) else "all"
     proxy = proxies.get(kind, "").strip(_AROUND)
@@ -51,7 +51,7 @@ def proxy_of(url: str) -> str | None:
         return None
     with suppress(ValueError):  # the port is no number, or a bracket is missing
         given = urlsplit(proxy)
-        # A path, a query or a fragment begins within a password: the address before it is not the proxy's.
+        # A path, a query or a fragment may be a part of an unescaped password; then the host is wrong.
         is_whole = not (given.path.strip("/") or given.query or given.fragment)
         if given.scheme in _PORTS and given.hostname and given.port != 0 and is_whole:
             return proxy
@@ -68,18 +68,18 @@ def proxy_in_words(url: str) -> str:
 
 @functools.cache
 def _warn_of(scheme: str) -> None:
-    """Once in a process, since calls that an operator wants behind a proxy go directly."""
+    """Logs each kind once per process, because calls that an operator wants to go through a proxy go directly."""
     log.warning("a proxy of the kind %s cannot be used: calls go directly; name a proxy of HTTP", scheme[:20])
 
 
 def httpx_options(url: str) -> dict[str, Any]:
     """Arguments of a client of httpx that asks this URL, or others on its host.
 
-    httpx itself cannot read an IPv6 network in NO_PROXY, asks this machine through the proxy, and knows no networks.
+    httpx itself fails for IPv6 networks in NO_PROXY, ignores others, and asks this machine through the proxy.
     """
     proxy = proxy_of(url)
     is_secure = any(each.lower().startswith("https:") for each in (url, proxy or ""))
-    # A context without authorities takes no time to make, and trusts nobody, if the address is changed after all.
+    # Without TLS, a context without authorities suffices: it is made quickly, and would trust no server.
     verify = certificates() if is_secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if proxy is not None and proxy.lower().startswith("https:"):
         import httpx

@@ -52,7 +52,7 @@ def load_model(kind: str, folder: Path, *, field: str, **options: object) -> Any
         options["use_safetensors"] = True
     shown = logging.is_progress_bar_enabled()
     verbosity = logging.get_verbosity()
-    logging.disable_progress_bar()  # it would overwrite RagBandit's own
+    logging.disable_progress_bar()  # it would overwrite RagBandit's progress bar
     logging.set_verbosity_error()  # hides the warning that the head of a checkpoint is not used, which is intended
     try:
         return getattr(transformers, kind).from_pretrained(

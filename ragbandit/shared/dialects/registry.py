@@ -43,7 +43,7 @@ def conversation_parameters(conversation: Conversation) -> frozenset[str]:
 
 
 def token_limits(conversation: Conversation) -> dict[str, int]:
-    """Place in the conversation, as in `Dialect.token_limits`, -> its limit of the answer's tokens."""
+    """Limits of the answer's tokens in the conversation: place (see `Dialect.token_limits`) -> limit."""
     limits: dict[str, int] = {}
     for place in DIALECTS.get(conversation.dialect, _CHAT).token_limits:
         *outer, name = place.split(".")
@@ -54,7 +54,7 @@ def token_limits(conversation: Conversation) -> dict[str, int]:
 
 
 def with_token_limit(conversation: Conversation, limit: int, *, at: Collection[str] = ()) -> Conversation:
-    """The conversation with a limit of its answer's tokens at these places; by default, where an arm's limit goes."""
+    """The conversation with a limit of its answer's tokens at these places; by default at the dialect's first place."""
     fields: Mapping[str, Any] = conversation.fields
     for place in at or _dialect_of(conversation).token_limits[:1]:
         fields = _with_field(fields, place, limit)

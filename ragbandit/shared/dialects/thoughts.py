@@ -49,9 +49,9 @@ def without_thoughts(
 
 
 def without_refused_thoughts(body: Mapping[str, Any], *, error: Exception) -> dict[str, Any] | None:
-    """The request to send after the server refused thoughts: without thoughts, and if its messages have none or it ends
-    with results of tools, without parameters for thoughts. None if the error does not refuse thoughts, or if nothing
-    can be left out.
+    """The request to send after the server refused thoughts, without thoughts in its messages. Parameters for thoughts
+    are removed too if the messages had no thoughts, or if the last message has results of tools. None if the error does
+    not refuse thoughts, or if nothing can be removed.
     """
     message = server_message(getattr(error, "body", None))
     if failure_of_error(error).status not in (400, 422) or not _REFUSAL.search(message):

@@ -11,7 +11,7 @@ from ragbandit.shared.model_servers.failures import Failure, GoneSign
 from ragbandit.shared.model_servers.refusals import MODEL_CODES
 
 ABSENT: Final = (404, 410)
-#: words of servers that do not know a model. Endpoints "that support" something depend on the request
+#: words of a server that does not know the model. "No endpoints found that support ..." is about the request instead
 _WORDS: Final = re.compile("model|deployment|no endpoints(?! found that)", re.IGNORECASE)
 #: names of fields with an id, an address or a name of an object outside the request
 _NAMES: Final = re.compile(

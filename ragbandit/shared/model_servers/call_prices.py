@@ -30,9 +30,9 @@ Place = Literal["headers", "reply", "usage", "message"]
 class PriceForm(NamedTuple):
     """A form in which servers report the price of a call.
 
-    field: name; "a.b" is field b of the object a. per_dollar: number of the vendor's units in a dollar. own_key: field
-    with what another vendor charges to the caller's own key in addition, if `is_byok` is true, and fields with parts of
-    it. only_if: other field -> its values with which the price is whole and in dollars; None if it may be missing
+    field: name; "a.b" is field b of the object a. per_dollar: number of the vendor's units in a dollar. own_key: fields
+    with charges to the caller's own key, added if `is_byok` is true: the whole, then its parts, used without a whole.
+    only_if: other field -> its values with which the price is whole and in dollars; None if it may be missing
     """
 
     place: Place
@@ -42,13 +42,13 @@ class PriceForm(NamedTuple):
     only_if: Mapping[str, tuple[str | None, ...]] = {}
 
 
-#: names of OpenRouter's whole and of its parts, in chats and in responses
+#: `PriceForm.own_key` of OpenRouter: the whole, then its parts in chats and in responses
 _UPSTREAM: Final = tuple(
     f"cost_details.upstream_inference_{one}cost" for one in ("", "prompt_", "completions_", "input_", "output_")
 )
 _IN_DOLLARS: Final = dict.fromkeys(("currency", "cost_currency", "cost.currency"), (None, "USD", "usd"))
 _VERCEL: Final = ("provider_metadata", "providerMetadata")
-#: LiteLLM's changes of a price, whose sum is only in the header without "-original"
+#: LiteLLM's changes of a price. The header "-original" lacks them, so it is valid only without changes
 _UNCHANGED: Final = {f"x-litellm-response-cost-{one}-amount": (None, "0", "0.0") for one in ("discount", "margin")}
 #: the first form in a reply counts. A field that is not here is no price, since its unit is not known
 FORMS: Final = (
@@ -67,11 +67,11 @@ FORMS: Final = (
     *(PriceForm("reply", f"{name}.gateway.cost") for name in _VERCEL),  # Vercel's AI Gateway, a text
     *(PriceForm("message", f"{name}.gateway.cost") for name in _VERCEL),
     PriceForm("headers", "x-litellm-response-cost"),  # LiteLLM
-    PriceForm("headers", "x-litellm-response-cost-original", only_if=_UNCHANGED),  # its /v1/messages
+    PriceForm("headers", "x-litellm-response-cost-original", only_if=_UNCHANGED),  # LiteLLM's /v1/messages
     PriceForm("headers", "x-aimlapi-usd-spent"),  # AI/ML API
     PriceForm("headers", "x-nr-request-cost"),  # nRouter
 )
-#: place -> its forms, and fields without one of which it has no price
+#: place -> its forms; and the first names of their fields: without any of these names there is no price at the place
 _BY_PLACE: Final = {place: [form for form in FORMS if form.place == place] for place in get_args(Place)}
 _FIELDS: Final = {place: {form.field.partition(".")[0] for form in forms} for place, forms in _BY_PLACE.items()}
 
@@ -130,8 +130,8 @@ def charge(
     prefers: Preference = "told",
     assumed: Sequence[Any] = (),
 ) -> Cost:
-    """The tokens, the dollars and the price of a call that ends now. A plausible told price counts before a listed one,
-    unless the list is preferred.
+    """The tokens, the dollars and the price of a call that ends now. A plausible price that the server reported
+    (`told`) takes precedence over a listed one, unless the list is preferred.
 
     told: see `told_dollars`. lists: model -> listed prices. model: the configured model. named: the model by the reply
     tier: see `named_tier`. assumed: prices that are assumed for a call without a price; () for none
@@ -143,7 +143,7 @@ def charge(
     told = None if listed is not None and prefers == "listed" else told
     is_told = told is not None and is_plausible(told, listed=listed or 0.0)
     if told is not None and not is_told:
-        log.warning("the server of %s told $%g for a call, which is implausible: it does not count", model, told)
+        log.warning("the server of %s reported $%g for a call, which is implausible: it does not count", model, told)
         price["refused"] = f"{told:g}"
     row = None if is_told else met_row(prices or (), prompt=tokens.read, tier=tier, at=at)
     price |= {"by": "told"} if is_told else {} if listing == model else {"model": listing}

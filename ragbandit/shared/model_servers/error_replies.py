@@ -24,7 +24,7 @@ _MESSAGES: Final = (
     *("description", "base_resp", "errors", "reason", "title", "fault", "faultstring", "text", "metadata", "raw"),
     *("code", "type"),
 )
-#: texts of servers, in lower case, in place of an error message if there is no error
+#: texts that servers send instead of an error message if there is no error, in lower case
 NO_ERROR: Final = ("", "success", "ok", "none", "null")
 #: status -> kind; other statuses are "failed" (5xx), "refused" (4xx) or "denied" (3xx: redirects are not followed)
 _KINDS: Final[Mapping[int, FailureKind]] = {

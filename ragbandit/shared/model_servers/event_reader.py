@@ -90,7 +90,7 @@ class EventReader:
         self._pattern: EventPattern | None = None
 
     def work(self, data: bytes) -> int:
-        """The work of `feed` with this data: bytes to parse, and _STEP for each line; 0 if it only keeps the data."""
+        """The work of `feed` with this data: bytes to parse, and _STEP for each line; 0 if `feed` only stores it."""
         lines = data.count(b"\n") + data.count(b"\r")
         begin = self._begin or data.lstrip()
         is_end = _may_end(self._buffer[-_TAIL:] + data) if begin.startswith(_DOCUMENT) else lines > 0
@@ -174,7 +174,7 @@ class EventReader:
             self._lines, self._event = [], b""
             self.name = event.decode("utf-8", "replace")
             return self._values_of(lines, event=event)
-        # A proxy may send an error as a line of JSON. llama.cpp sends an error in a field of that name.
+        # A proxy may send an error as a line of JSON. llama.cpp sends an error in a line "error: ...".
         name, _, value = (b"data", b"", line) if line.startswith(b"{") else line.partition(b":")
         if name in (b"data", b"error"):
             self._lines.append(value)
@@ -198,7 +198,7 @@ class EventReader:
             else:
                 return [{"error": value} if event == b"error" and "error" not in value else value]
         elif len(lines) <= 1:
-            # Without an error, it is only a word, [PING], null or "", which keeps the connection open.
+            # An event that is no error is a word, [PING], null or "" here, which only keeps the connection open.
             return [{"error": decoded_text(data)}] if event == b"error" else []
         # This server sends no empty lines between events, so each line is an event.
         return [value for line in lines for value in self._values_of([line], event=event)]

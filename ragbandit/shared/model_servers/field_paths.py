@@ -69,7 +69,7 @@ def without_paths(
 
 
 def without_places(body: Mapping[str, Any], places: Iterable[Place]) -> tuple[dict[str, Any], list[Place]]:
-    """Returns (the request without the fields at these places, the places that it had). places: of `without_paths`."""
+    """Returns (the request without the fields at these places, the places that it had)."""
     left, present = dict(body), list[Place]()
     for place in places:
         fewer = _without_place(left, place)
@@ -115,7 +115,7 @@ def _place_at(value: Any, path: Sequence[str], *, is_exact: bool = False) -> tup
             return (first, *further)
     if is_exact and first != value.get("type", _DEFAULT_KIND):
         return None
-    return _place_at(value, rest, is_exact=is_exact)  # a kind of object
+    return _place_at(value, rest, is_exact=is_exact)  # `first` names the kind of the object
 
 
 def _without_place(value: Any, place: Sequence[str | None]) -> Any:

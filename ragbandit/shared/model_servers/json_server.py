@@ -16,7 +16,7 @@ from ragbandit.shared.reading.thread import LARGE, READING, ReadingStuck
 from ragbandit.shared.texts.json_values import json_value
 from ragbandit.shared.texts.redaction import without_keys
 
-#: headers that do not hold for the decompressed body, which is UTF-8 whatever its type says
+#: headers that are wrong for the decompressed body, which is read as UTF-8 even if its type names another encoding
 _OF_BODY: Final = (b"content-encoding", b"content-length", b"content-type")
 _READ: Final = 20_000  #: maximum number of characters of a reply's body that are searched for secrets
 _SHOWN: Final = 200  #: maximum number of characters of a reply's body in messages
@@ -30,7 +30,7 @@ class JsonServer:
     #: section of the settings with the URL and its `timeout_s`, for messages
     section: str
     what: str  #: kind of server for messages, for example "pipeline"
-    example: str  #: a reply, for messages
+    example: str  #: a valid reply, for remedies
     too_large: str = ""  #: name of the setting with the maximum size; "" without one
     headers: Mapping[str, str] = field(default_factory=dict)
 
@@ -119,7 +119,7 @@ class JsonServer:
     def _read(self, response: httpx.Response) -> object:
         status, unreadable = response.status_code, Failure(kind="unreadable")
         if not response.is_success:
-            body = response.text[:_READ] if status in (429, 503) else None  # it may say how long to wait
+            body = response.text[:_READ] if status in (429, 503) else None  # the body may contain the wait
             failure = failure_of_status(status, headers=response.headers, body=body) if status >= 300 else unreadable
             route, remedy = proxy_in_words(self.url), self._log_remedy
             message = f"{self.shown_url} cannot be asked{route}: {self._shown_reply(response)}"

@@ -207,7 +207,7 @@ def connect(
 
     key = key or "none"
     address, mark, query = base_url.partition("?")
-    unused = httpx.AsyncClient(**httpx_options(""))  # else openai makes one, which reads the proxies of the environment
+    unused = httpx.AsyncClient(**httpx_options(""))  # otherwise openai makes a client that reads proxies
     client = openai.AsyncOpenAI(
         base_url=address or None, api_key=key, default_headers=dict(headers), http_client=unused
     )
@@ -282,7 +282,7 @@ class _Pauses:
         connection = reply.connection
         #: see `_protocol`; None if the whole reply has come with its headers
         self._protocol: Any = None if connection is None else connection.protocol
-        #: time of the last bytes, by the loop's clock; seconds between the bytes before and the last ones
+        #: time of the last received bytes, by the loop's clock; seconds between the last two receipts
         self._came, self._gap_s = -math.inf, math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._waiting: asyncio.Future[None] | None = None
@@ -424,7 +424,7 @@ async def _chunks(reply: "aiohttp.ClientResponse") -> AsyncIterator[bytes]:
             content.set_exception(aiohttp.ClientPayloadError("the connection was closed"))
 
     if closed is not None:
-        closed.remove_done_callback(_retrieve_exception)  # added once only; it stays on an idle connection
+        closed.remove_done_callback(_retrieve_exception)  # an idle connection still has it
         closed.add_done_callback(_retrieve_exception)
         closed.add_done_callback(fail)
     size = 0

@@ -15,7 +15,7 @@ from typing import Final, Literal
 #: or tool, or a request of this size. model: it does not have the model
 Inability = Literal["context", "limit", "parameter", "form", "model"]
 
-#: a prompt that leaves fewer tokens for its answer is too long; otherwise the answer is limited to the rest
+#: a prompt is too long if it leaves fewer tokens than this for its answer; otherwise the answer is limited to the rest
 _LEAST_ANSWER: Final = 1000
 #: number of characters of a message that are read
 _READ: Final = 1000

@@ -49,7 +49,7 @@ class RepairedRequest:
     #: places of fields that later requests should leave out too, if this request succeeds: the server refuses them
     #: whatever their values and the other parameters are
     lasting: tuple[Place, ...] = ()
-    #: the client's headers to send; None: the same
+    #: the client's headers to send; None if they do not change
     headers: Mapping[str, str] | None = None
 
 

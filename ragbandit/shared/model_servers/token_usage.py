@@ -15,7 +15,7 @@ HOURS: Final = re.compile(r"((?:[01]\d|2[0-3]):[0-5]\d)-((?:[01]\d|2[0-3]):[0-5]
 #: which price of a call counts if there are two: the one that the server reports, or the listed one
 Preference = Literal["told", "listed"]
 CHARACTERS: Final = 4  #: characters of JSON in English per token, with a usual tokenizer
-#: name of the limit of tokens in responses. `OpenAiOptions.max_tokens_field` names it for the server
+#: name of the limit of tokens in OpenAI's Responses. For the name in chats see `OpenAiOptions.max_tokens_field`
 OUTPUT_LIMIT: Final = "max_output_tokens"
 TOKEN_LIMITS: Final = ("max_tokens", "max_completion_tokens", OUTPUT_LIMIT)
 
@@ -93,10 +93,10 @@ class Tokens:
 
 
 def met_row(prices: Sequence[Any], *, prompt: float, tier: str, at: float | None) -> Mapping[str, Any] | None:
-    """The last row of a list of prices whose conditions a call meets, see `PriceRow`; None if it meets those of none.
+    """The last row of a list of prices whose conditions a call meets, see `PriceRow`; None if there is no such row.
 
-    prompt: tokens of its prompt. tier: tier of service, in small letters. at: time of its end, seconds since 1970; None
-    if it is not known, then no row with hours holds
+    prompt: tokens of the call's prompt. tier: tier of service, in small letters. at: end of the call, seconds since
+    1970; if it is None, the conditions of rows with hours are not met
     """
     for row in reversed(prices):
         if isinstance(row, int | float):
@@ -117,12 +117,12 @@ def _is_within(row: Mapping[str, Any], *, at: float | None) -> bool:
 
 def zone_of(name: str) -> tzinfo:
     """The time zone of a name such as Asia/Shanghai. Raises ValueError, KeyError or OSError for another name."""
-    from zoneinfo import ZoneInfo  # it is not needed without such a row
+    from zoneinfo import ZoneInfo  # only rows with hours need it
 
     return UTC if name == "UTC" else ZoneInfo(name)
 
 
-#: a call whose price stands for what a list of prices costs
+#: the call by whose price lists of prices are compared
 USUAL_CALL: Final = Tokens(read=2000, written=1000)
 
 
@@ -169,10 +169,10 @@ def tokens_of(counts: Mapping[str, int], *, read: int | None = None, written: in
     elif tokens_read is None and "missed" in counts:
         tokens_read = counts["missed"] + cached
     elif tokens_read is not None and not cached and (apart_sum > tokens_read or tokens_read + apart_sum == total_read):
-        tokens_read += apart_sum  # a proxy passed on the count without the cache under OpenAI's name
+        tokens_read += apart_sum  # a proxy sent a count without the cache under OpenAI's name
     thoughts = counts.get("thoughts_apart", counts.get("thoughts"))
     if total and tokens_read and total - tokens_read >= (tokens_written or 0):
-        tokens_written = total - tokens_read  # it decides whether the thoughts are counted apart
+        tokens_written = total - tokens_read  # the total shows whether `written` includes thoughts
     elif tokens_written is not None and thoughts and ("thoughts_apart" in counts or thoughts > tokens_written):
         tokens_written += thoughts
     if total and tokens_written and not tokens_read:

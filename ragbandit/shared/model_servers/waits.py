@@ -86,9 +86,9 @@ def _field_s(name: str, value: Any) -> float:
 
 
 def limits_end_s(headers: Mapping[str, str]) -> float:
-    """Seconds until the last of the limits ends of which nothing remains, at most MAX_WAIT_S; 0 without such a limit.
+    """Seconds until all used-up limits have ended, at most MAX_WAIT_S; 0 if no limit is used up.
 
-    headers: of a refusal by a limit, since other replies may have them, too
+    headers: headers of a refusal because of a limit; other replies may also have such headers
     """
     resets = (name for name in map(str.lower, headers) if name.startswith(_RESET))
     used = (name for name in resets if finite_number(headers.get(name.replace("reset", "remaining"))) == 0.0)

@@ -21,7 +21,7 @@ log = logging.getLogger("ragbandit.up")
 
 #: time for children to finish their work after the first SIGTERM, seconds
 DRAIN_S = 15.0
-#: longest wait for a process after SIGKILL, seconds: in a system call that does not end, it outlives the signal
+#: longest wait for a process after SIGKILL, seconds. A process in a system call that does not end survives the signal
 KILL_S = 10.0
 
 
@@ -40,7 +40,7 @@ class ChildProcess:
         environment: Mapping[str, str] = MappingProxyType({}),
         pass_fds: Collection[int] = (),
     ) -> None:
-        """log_file: the program's output is appended to it; None: the program writes to the output of this process.
+        """log_file: file to which the program's output is appended; None to write to the output of this process.
 
         pass_fds: file descriptors of this process that the program inherits
         """

@@ -25,7 +25,7 @@ GUARD_S: float = 20.0
 
 
 class ReadingStuck(Exception):
-    """A text took longer than GUARD_S to read. By a name that ends in Timeout the call would be repeated."""
+    """A text took longer than GUARD_S to read. The name must not end in Timeout, since such errors repeat the call."""
 
 
 @dataclass(order=True, slots=True)
@@ -36,7 +36,7 @@ class _Work:
     size: int = field(compare=False)
     run: Callable[[], Any] = field(compare=False)
     done: "Future[Any]" = field(compare=False, default_factory=Future)
-    #: time.monotonic() at its begin; None before
+    #: time.monotonic() at the begin of the work; None before it begins
     began: float | None = field(compare=False, default=None)
     #: whether a new thread has replaced the one that this work blocks
     is_left: bool = field(compare=False, default=False)
@@ -64,7 +64,7 @@ class ReadingThread:
         self, size: int, read: Callable[_Given, _Value], *given: _Given.args, **more: _Given.kwargs
     ) -> _Value:
         """Call a function that reads `size` bytes. Raises its errors, and ReadingStuck. If the caller is cancelled,
-        this call still waits for the function, which may change the caller's values.
+        this call still waits for a function that has begun, since it may change the caller's values.
         """
         run = partial(copy_context().run, partial(read, *given, **more))
         with self._lock:
@@ -83,7 +83,7 @@ class ReadingThread:
 
     def _run_next(self) -> None:
         with self._lock:
-            if not self._waiting:  # another thread has run it
+            if not self._waiting:  # another thread has run the work
                 return
             work = heappop(self._waiting)
             self._served += work.size
@@ -92,7 +92,7 @@ class ReadingThread:
             return
         try:
             work.done.set_result(work.run())
-        except BaseException as error:  # the caller gets it
+        except BaseException as error:  # the caller gets the error
             work.done.set_exception(error)
 
     async def _wait_for(self, work: _Work) -> None:
@@ -104,7 +104,7 @@ class ReadingThread:
             if not work.done.done() and self._replace_if_stuck(work):
                 raise ReadingStuck(f"it took longer than {GUARD_S:g} s to read")
         if not waiting.cancelled():
-            waiting.exception()  # otherwise asyncio logs it
+            waiting.exception()  # otherwise asyncio logs the error
 
     def _replace_if_stuck(self, work: _Work) -> bool:
         """Whether a work is stuck. If so, the works that wait for the thread go to a new one."""

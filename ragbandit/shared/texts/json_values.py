@@ -83,7 +83,7 @@ def _sorted(value: object) -> object:
     """The value with sorted names. Raises TypeError if it is not plain."""
     if type(value) is dict:
         names = sorted(value)
-        if names and type(names[0]) is not str:  # with a text no value of another type can be sorted
+        if names and type(names[0]) is not str:  # names that can be sorted are all texts, or none is
             raise TypeError
         return {name: one if type(one := value[name]) in _ALIKE else _sorted(one) for name in names}
     if type(value) is list:

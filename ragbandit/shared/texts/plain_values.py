@@ -48,7 +48,7 @@ def is_missing(value: Any) -> bool:
 def plain_tree(value: Any) -> Any:
     """Convert nested values for JSON: times to ISO 8601, durations to seconds, bytes and UUIDs to text.
 
-    Mappings lose NaN, NA and NaT. In lists these, and everywhere infinite numbers, become None.
+    NaN, NA and NaT are left out of mappings, and become None in lists. Infinite numbers become None.
     """
     value = plain(value)
     if isinstance(value, dict):

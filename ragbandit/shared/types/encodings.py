@@ -43,15 +43,15 @@ class Encoding:
 
     @property
     def size(self) -> int:
-        """Bytes of the JSON of all parts."""
+        """Bytes of the JSON of the parts that are encoded so far."""
         return sum([len(encoded) for _, encoded, _ in self._parts.values() if encoded])
 
     def has_bytes(self, data: bytes) -> bool:
-        """Whether the JSON of a part has these bytes."""
+        """Whether the JSON of an encoded part contains these bytes."""
         return any(encoded and data in encoded for _, encoded, _ in self._parts.values())
 
     def converted(self, part: Any, convert: Callable[[Any], list[Any]], *, form: str) -> list[Any]:
-        """The results of `convert` for a part, computed once for each form. Those of unknown parts are encoded now."""
+        """The results of `convert` for a part, computed once for each form. Results of unknown parts are encoded."""
         known, parts = self._conversions.get((id(part), form), (_UNKNOWN, []))
         if known is part:
             return parts
@@ -74,7 +74,7 @@ class Encoding:
         for name, value in fields.items():
             data = self._json_of_parts(value)
             if data is None:
-                others[name] = value  # encoded together with its neighbours
+                others[name] = value  # encoded together with the next fields
                 continue
             members += [json_bytes(others)[1:-1], b"%b:%b" % (json_bytes(name), data)]
             others = {}
@@ -102,7 +102,8 @@ class Encoding:
 
 
 class DigestCache(Generic[_Value]):
-    """A thread-safe cache of values by digest: of the `most` that were put or used last, and at most twice as many.
+    """A thread-safe cache of values by digest. It has the last `most` values that were put or used, and at most 2 *
+    `most`.
 
     Keys and values are of a fixed size, so a limit of entries limits the bytes.
     """

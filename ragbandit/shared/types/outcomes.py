@@ -67,8 +67,8 @@ class Cost:
     assumed_dollars: float = 0.0
     #: further turns of a decision: results of tools, and later requests of a task
     turns: int = 0
-    #: how the newest priced call was priced, as far as it differs from the list of its model: {"by": "told"} by its
-    #: server, "model" and "row" of the list (its conditions), "tier" of service, and a told price that was "refused"
+    #: how the newest priced call was priced. "by": "told" if the server reported the price. "model": model of another
+    #: list. "row": conditions of a list's row. "tier": tier of service. "refused": implausible price of the server
     price: Mapping[str, Json] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
@@ -313,7 +313,7 @@ Period = Literal["day", "month"]
 #: what has sums of its turns: a session of one key, or a task
 TurnKind = Literal["session", "task"]
 TURN_KINDS: Final[tuple[TurnKind, ...]] = get_args(TurnKind)
-#: who spends: also a tenant, or a key
+#: who spends: a session, a task, a tenant or a key
 SpenderKind = Literal["tenant", "key"] | TurnKind
 
 
@@ -399,12 +399,12 @@ class Query:
 
     @property
     def turn_limits(self) -> list[SpendLimit]:
-        """The limits of its task and of its session."""
+        """The limits of the question's task and session."""
         return [limit for limit in self.limits if limit.period is None]
 
     @property
     def reached_limit(self) -> SpendLimit | None:
-        """The first limit of its task or session that the turns before have reached; None if none is reached."""
+        """The first limit of the question's task or session that earlier turns have reached; None if there is none."""
         return next((limit for limit in self.limits if limit.is_reached), None)
 
 

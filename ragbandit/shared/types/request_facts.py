@@ -1,7 +1,7 @@
 """Three records of a question: what the client sent with it, what it continues, and the terms of its decision.
 
-The store and replies contain them as one JSON object, see `records_json`. It lacks fields that have their default. A
-field of another type, which another release may have written, is read as its default.
+The store and replies contain them as one JSON object, see `records_json`. The object lacks fields that have their
+default. A stored value of another type, which another release may have written, is read as the default.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from ragbandit.shared.types.names import MOST_FACTOR, Json
 class Sent:
     """Statements of the client, and facts derived from them before the question was decided."""
 
-    #: interface: `openai`, `responses`, `anthropic` or another door; None: the library
+    #: interface of the request: `openai`, `responses`, `anthropic` or another door; None for the library
     surface: str | None = None
     #: id of the user who asks
     user: str | None = None
@@ -34,9 +34,9 @@ class Sent:
     request_id: str | None = None
     traceparent: str | None = None
     tracestate: str | None = None
-    #: the agent of the conversation that asks, if it is not the main one; it has tasks of its own
+    #: the agent that asks, if it is not the main agent of the conversation; each agent has its own tasks
     agent: str | None = None
-    #: the model that the client named, if it is not `auto`; requests of different models are different tasks
+    #: the model that the client named, if it is not `auto`; requests for different models belong to different tasks
     asked_model: str | None = None
     #: abilities that an arm must have; and abilities that count only if some arm has all of both kinds
     needs: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class Loop:
     called_by: str | None = None
     #: the decision of the loop
     first: str = ""
-    #: the arms that the caller may use, if it has not named the arm; None: all
+    #: the arms that the caller may use, if it has not named the arm; None for all arms
     permitted: tuple[str, ...] | None = None
     #: the turn that made the calls
     previous: str = ""
@@ -117,9 +117,9 @@ class Continues:
 class Terms:
     """The terms of the question's decision: settings of its key, its tenant and their budgets for the cost weight."""
 
-    #: the weight of a question that names none, a number or a name; None: setting reward.weight
+    #: cost weight of a question that names none: a number or a name; None for the setting `reward.weight`
     cost_weight: float | str | None = None
-    #: least and largest weight that a question may name; None: any
+    #: smallest and largest weight that a question may name; None if every weight is allowed
     cost_weights: tuple[float, ...] | None = None
     #: who has set `cost_weights`: "key" or "tenant"
     narrowed_by: str | None = None
@@ -175,7 +175,7 @@ def _plain(value: Any) -> Json:
 
 
 class _Form:
-    """The JSON form of a record, without fields that have their default, or in a part of a record are None."""
+    """The JSON form of a record without fields that have their default; in a part of a record, without None."""
 
     def __init__(self, kind: type[Any], *, is_part: bool = False, **names: str) -> None:  # names: field -> JSON name
         hints = {name: hint for name, hint in get_type_hints(kind).items() if name != "others"}
@@ -228,7 +228,7 @@ REQUEST_NAMES: Final = frozenset({*_SENT.names, *_CONTINUES.names, _PRICES, _FAC
 def records_json(sent: Sent, *, continues: Continues, terms: Terms, by_caller: bool) -> dict[str, Json]:
     """The three records of a query as one JSON object. by_caller: whether the caller has chosen the arm"""
     prices, entries = _TERMS.entries(terms), {**sent.others, **_SENT.entries(sent), **_CONTINUES.entries(continues)}
-    if continues.loop is not None and by_caller:  # as processes without the column `arm_by` read it
+    if continues.loop is not None and by_caller:  # for processes of releases without the column `arm_by`
         entries["tool_turn"] = {**_LOOP.entries(continues.loop), "named": True}
     if _FACTOR in prices:
         entries[_FACTOR] = prices.pop(_FACTOR)
@@ -236,19 +236,19 @@ def records_json(sent: Sent, *, continues: Continues, terms: Terms, by_caller: b
 
 
 def sent_of(entries: Mapping[str, Json]) -> Sent:
-    """The record from the object of `records_json`."""
+    """The `Sent` from the object of `records_json`."""
     others = {key: value for key, value in entries.items() if key not in REQUEST_NAMES and value not in (None, [], {})}
     sent: Sent = _SENT.record(entries)
     return replace(sent, others=others) if others else sent
 
 
 def continues_of(entries: Mapping[str, Json]) -> Continues:
-    """As `sent_of`."""
+    """The `Continues` from the object of `records_json`."""
     return cast(Continues, _CONTINUES.record(entries))
 
 
 def terms_of(entries: Mapping[str, Json], *, factor: float | None = None) -> Terms:
-    """As `sent_of`. factor: the column `budget_factor`, which rows without texts have, too; None without a value"""
+    """The `Terms` from the object of `records_json`. factor: column `budget_factor`; None to read the object."""
     prices = entries.get(_PRICES)
     known = {_FACTOR: entries.get(_FACTOR) if factor is None else factor}
     return cast(Terms, _TERMS.record({**(prices if isinstance(prices, Mapping) else {}), **known}))

@@ -137,7 +137,7 @@ def _merge(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
 
 
 def _copy_containers(value: Any) -> Any:
-    """A copy whose objects and lists may grow; the objects in lists are not copied, since they do not."""
+    """A copy whose objects and lists may grow. Objects in lists are not copied, since they do not grow."""
     if isinstance(value, Mapping):
         return {name: _copy_containers(item) for name, item in value.items()}
     return list(value) if isinstance(value, list) else value

@@ -12,7 +12,7 @@ def chunk_parts(value: Any) -> PlainParts | None:
     try:
         (choice,) = value["choices"]
         delta = choice["delta"]
-        for name, sent in delta.items():  # not a comprehension, which is a call more for every chunk
+        for name, sent in delta.items():  # a comprehension would cost one more call for every chunk
             if sent is not None and name not in _PLAIN:
                 return None
         is_joined = list in map(type, choice.values())  # lists of a choice are joined over all chunks

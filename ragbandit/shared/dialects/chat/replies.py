@@ -1,7 +1,7 @@
 """Reads the replies of OpenAI-compatible servers, whole or in chunks, and converts them to OpenAI's schema.
 
-Some servers send fields that are null, missing, renamed or of another type. This module tests for dict instead of
-Mapping, which takes ten times as long.
+Some servers send fields that are null, missing, renamed or of another type. This module tests for dict, since a test
+for Mapping takes ten times as long.
 """
 
 import json
@@ -68,7 +68,7 @@ _KNOWN: Final = {
 }
 #: finish reasons of a reply that ends with calls
 _CALLS_ENDED: Final = ("tool_calls", "function_call")
-#: smallest number of characters of a token, by which the tokens of a call are estimated if the server counts none
+#: smallest number of characters of a token; used to estimate the tokens of a call if the server reports no count
 _FEWEST_CHARACTERS: Final = 2
 #: last characters of a JSON text
 _JSON_ENDS: Final = frozenset('}]" \t\r\nel0123456789')
@@ -81,8 +81,8 @@ class _Call:
     """A tool call. place: position in the message. id: the id for clients. server_id: "" if the server sent no id.
 
     born: number of the value with the call's first piece. head: fields of the first piece for clients, except name and
-    arguments; None after it was sent. It waits for arguments or for the end of the call, because a name may come in
-    several pieces, and clients need it whole.
+    arguments; None after the head was sent. The head is sent with the first arguments or at the end of the call,
+    because a name may come in several pieces, and clients need the whole name.
     """
 
     place: int
@@ -484,7 +484,7 @@ class ModelReply:
         if (known and not isinstance(sent, str)) or (
             kind == "function" and self._repeats_arguments(call, text=text.strip())
         ):
-            text = ""  # repeated at the end, or no arguments: `MessageParts.end` adds "{}"
+            text = ""  # nothing new: repeated arguments, or none (`MessageParts.end` adds "{}")
         if call is not None:
             text = self._complete_characters(call.place, text)
             if call.head is not None:
@@ -526,14 +526,14 @@ class ModelReply:
             return same[-1]
         if not self._calls:
             return None
-        if index is not None:  # arguments with another index than the beginning of the call
+        if index is not None:  # some servers send arguments with another index than the call's first piece
             call = self._calls[min(index, len(self._calls) - 1)]
             return None if is_named or server_id or self._has_whole_arguments(call) else call
         at = -1 if of == 1 else at
         return self._calls[at] if at < len(self._calls) else None
 
     def _repeats_arguments(self, call: _Call | None, *, text: str) -> bool:
-        """Whether the arguments of a piece are empty, or all of the call's arguments again."""
+        """Whether the arguments of a piece are empty, or repeat all arguments of the call."""
         size = 0 if call is None else self.message.call_size(call.place)
         if text not in ("", "{}", "null") and len(text) != size:
             return False
@@ -542,7 +542,7 @@ class ModelReply:
         return text in ("{}", "null", self.message.call_text(call.place)) and self._has_whole_arguments(call)
 
     def _has_whole_arguments(self, call: _Call) -> bool:
-        """Whether the arguments of a call are complete JSON. Each parse counts: False beyond the cap "again"."""
+        """Whether the arguments of a call are complete JSON. False if the parsed texts exceed the cap "again"."""
         text = self.message.call_text(call.place)
         return text[-1:] in _JSON_ENDS and self.counts.fits("again", len(text)) and is_json(text)
 
@@ -555,5 +555,5 @@ class ModelReply:
             return False
         is_new = call.born == self.values
         if call.head is not None and index is not None and not is_new:
-            return False  # the rest of its name
+            return False  # the rest of the call's name
         return name != call.name or is_new or self._has_whole_arguments(call)

@@ -76,7 +76,7 @@ class CallPositions:
     """Positions of the messages with calls and with their results. calls, results: the ids in each message."""
 
     def __init__(self, *, calls: Sequence[Iterable[str]], results: Sequence[Iterable[str]]) -> None:
-        #: id of a call -> positions of messages; of results, only those that were not taken
+        #: id of a call -> positions of messages with the call; and with its results, as far as they were not taken
         self._calls, self._results = defaultdict[str, list[int]](list), defaultdict[str, deque[int]](deque)
         for at, (asked, answered) in enumerate(zip(calls, results, strict=True)):
             for key in asked:
@@ -87,8 +87,8 @@ class CallPositions:
         self.taken = set[int]()
 
     def take_result(self, key: str, *, after: int) -> int | None:
-        """The position of the first result of a call after a position; None if the id is used again before, or if there
-        is no result.
+        """The position of the first result of a call after a position; None if another call uses the id before that
+        result, or if there is no result.
         """
         places, calls = self._results[key], self._calls[key]
         while places and places[0] <= after:
@@ -109,7 +109,7 @@ def _in_order(messages: Sequence[Any]) -> list[Any]:
         message, at = messages[at], at + 1
         if at - 1 in places.taken:
             continue
-        if message.get("role") == "tool":  # its call is gone
+        if message.get("role") == "tool":  # no earlier message has its call
             placed.append({"role": "user", "content": f"Result of a tool:\n{message_text(message)}"})
             continue
         if not ids[at - 1]:

@@ -17,8 +17,8 @@ from ragbandit.shared.reading.fields import flat_text, object_in, objects_in
 #: roles of messages, and parameters, that come with tools
 _OF_TOOLS: Final = ("tool", "function")
 _TOOLS: Final = ("tools", "tool_choice", "functions", "function_call")
-#: estimated work: bytes for a value, and characters of text for a byte. Most texts are passed on unchanged, but the
-#: arguments of calls may be parsed
+#: estimated work, in bytes to parse: bytes that one value counts, and characters of text that count one byte. Most
+#: texts are passed on unchanged, but the arguments of calls may be parsed
 _VALUE: Final = 8
 _TEXT: Final = 8
 #: number of values of a body that are counted one by one

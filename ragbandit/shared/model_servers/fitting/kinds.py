@@ -22,7 +22,7 @@ class IdForm:
     _: KW_ONLY
     least: int = 1
     most: int = 64
-    #: class of the first character; "" if it is as the others
+    #: class of the first character; "" if it is the class of all characters
     first: str = ""
 
     def fits(self, text: str) -> bool:
@@ -242,7 +242,7 @@ _FAMILIES: Final[tuple[tuple[frozenset[Kind], str, Mapping[str, Any]], ...]] = (
             "user_first": True,
         },
     ),
-    # The first of these models always think, later ones only if an effort is asked for.
+    # Models of the next row always think, models of the row after it only if an effort is asked for.
     (
         frozenset[Kind]({"openai", *_MIXED_KINDS}),
         r"(^|/)(o[134](-|$)|gpt-5(?!\.\d|-chat))",

@@ -80,7 +80,7 @@ class TextSink:
         """Send the new part of the text so far. A second attempt may start with a shorter text. Raises as `end`."""
         known = len(self._passed) if self._stops and text.startswith(self._passed) else 0
         settled = _settled_text(text, stops=self._stops, known=known)
-        if not self._passed.startswith(settled):  # a second attempt that is still shorter than the first
+        if not self._passed.startswith(settled):  # nothing is new while a second attempt is shorter
             await self.end(settled)
 
     async def end(self, text: str) -> None:

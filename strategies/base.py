@@ -65,7 +65,7 @@ class Sampling:
 
 @dataclass(kw_only=True, slots=True)
 class Account:
-    """A cost that grows: of the attempts of a call that gave no completion, or of a run."""
+    """A cost to which amounts are added, for example the cost of a run, or of a call's failed attempts."""
 
     cost: Cost = field(default_factory=Cost)
 

@@ -13,7 +13,7 @@ logger = logging.getLogger("ragbandit.arms")
 
 #: maximum number of different exceptions that are counted
 MOST_EXCEPTIONS = 1000
-#: (user code, class, "file:line") of an exception -> how often it was raised
+#: (the user's code, class of an exception, its "file:line") -> how often it was raised
 _raised: Counter[tuple[str, str, str]] = Counter()
 
 

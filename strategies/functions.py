@@ -26,7 +26,7 @@ class FunctionCalls:
         """Call the function. Raises its errors, and ArmFailed if MOST_HUNG earlier calls hang."""
         if self._hung >= MOST_HUNG:
             message = f"{self._hung} calls of the function of the arm {self._arm} have not returned"
-            raise ArmFailed(message, remedy="give what it waits for a timeout, and start the worker again")
+            raise ArmFailed(message, remedy="let the function wait with a timeout, and start the worker again")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
         call = partial(contextvars.copy_context().run, self._function, argument)
@@ -39,7 +39,7 @@ class FunctionCalls:
             try:
                 result = call()
             except (StopIteration, KeyboardInterrupt, SystemExit) as raised:
-                # No Future can hold the first; the others would look like Ctrl-C and the end of this process.
+                # A Future refuses StopIteration; the others would look like Ctrl-C and the end of this process.
                 error = RuntimeError(f"the function raised {raised!r:.80}")
             except BaseException as raised:
                 error = raised

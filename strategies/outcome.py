@@ -180,7 +180,7 @@ async def _run_to_end(strategy: Strategy, *, question: str, run: Run) -> _End:
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is None or task.cancelling():
-            raise  # the caller or the end of the process cancels the run
+            raise  # the caller, or the end of the process, cancels the run
         message = f"the arm {strategy.name} raised CancelledError, and nobody cancelled its run"
         return _failed(ArmFailed(message, remedy="catch the CancelledError of a task that the arm cancels"))
     except BaseException as error:
@@ -211,7 +211,7 @@ async def _run_until_stopped(ending: Coroutine[Any, Any, _End], *, stop: "Future
     except asyncio.CancelledError:
         if task.cancelling() == is_stopped:
             return _End(status="failed", answer=None, stop_reason=CANCELLED, error=CANCELLED_ERROR)
-        raise  # the process ends
+        raise  # the end of the process cancels the run
     finally:
         is_running = False
         if is_stopped:

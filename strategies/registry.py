@@ -14,7 +14,7 @@ from ragbandit.strategies.run import Strategy
 
 GROUP = "ragbandit.strategies"  #: group of the entry points by which installed packages add arms
 
-#: need -> generators that meet it; shown as the remedy if the configured generator does not
+#: need -> generators that meet it, in words; a remedy if the configured generator does not meet the need
 _MET_BY: Mapping[Need, str] = {
     "completion": "any generator",
     "chat": "an OpenAI-compatible server, with generator.openai.api: chat",

@@ -95,7 +95,7 @@ class Run:
     shown: dict[str, Passage] = field(default_factory=dict, init=False)
     #: id of a passage -> its score in the first search that returned it
     scores: dict[str, float] = field(default_factory=dict, init=False, repr=False)
-    #: what refused the last round: the arm's own "cap", or the "budget" of the run; None if it was allowed
+    #: what refused the last round: the arm's own "cap", or the run's "budget"; None if the last round was allowed
     _refused: Literal["cap", "budget"] | None = field(default=None, init=False, repr=False)
 
     @property

@@ -28,7 +28,7 @@ class Graded(Protocol):
 
 
 class Grader(Protocol):
-    """Scores answers with a model, as the class Judge of the workers."""
+    """Scores answers with a model; the class Judge of the workers implements this protocol."""
 
     generator: Generator
 
@@ -72,7 +72,7 @@ class CompositeArm(ABC):
 
     @property
     def runs_on(self) -> list[Generator | Retriever | Check]:
-        """The generators, retrievers and checks of its parts, and of their parts. Valid after `bind`."""
+        """The generators, retrievers and checks of the arm's parts, and of parts of these parts. Valid after `bind`."""
         resources: list[Generator | Retriever | Check] = []
         for part in self.parts.values():
             resources += [part.generator, part.retriever]
@@ -82,5 +82,5 @@ class CompositeArm(ABC):
 
     def bind(self, parts: Mapping[str, ArmPart], *, check: Check | None = None, judge: Grader | None = None) -> None:
         """Set the arms (keys as in `part_names`), the check and the judge. Raises ConfigError."""
-        del check, judge  # for arms that ask for them
+        del check, judge  # subclasses that need a check or a judge take them
         self.parts = dict(parts)

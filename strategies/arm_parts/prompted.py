@@ -34,7 +34,7 @@ class ArmParams:
     __slots__ = ()
     #: preset -> param -> value. The user's own values of params take precedence
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {}
-    #: params that later releases added -> default. With the default they are not recorded, so the arm stays the same
+    #: params that later releases added -> default. Defaults of these params are not recorded, so the arm stays the same
     later: ClassVar[Mapping[str, Json]] = {}
 
 
@@ -73,7 +73,7 @@ class ParamsArm(Generic[Params]):
     """
 
     needs: frozenset[Need] = frozenset()
-    #: params for checks of the contract whose types do not determine a value other than the default
+    #: values for checks of the contract, of params whose types imply no value other than the default
     example: ClassVar[Mapping[str, Any]] = {}
     presets: ClassVar[Mapping[str, Mapping[str, Json]]]
     kind: type[Params]
@@ -126,7 +126,7 @@ class PromptedArm(ParamsArm[Prompted]):
         return names
 
     def _marks(self) -> dict[str, Json]:
-        """The params, {_long}: "_long" for a paragraph, otherwise "", and {_news}: "_news" for the style "news"."""
+        """The params, {_long}: "_long" in styles of a paragraph, {_news}: "_news" in the style "news"; otherwise ""."""
         style = self.params.get("style")
         is_long = style in ("long", "news")
         return {**self.params, "_long": "_long" if is_long else "", "_news": "_news" if style == "news" else ""}

@@ -60,7 +60,7 @@ async def gather_once(run: Run, *, query: str, pool: PassagePool, k: int, cap: i
 async def run_calls(
     calls: Sequence[Callable[[], Awaitable[Result]]], *, run: Run, caps: Sequence[str] = ("tokens", "dollars")
 ) -> list[Result]:
-    """Run the calls concurrently, or one after the other if the budget has one of `caps`, so that each is checked."""
+    """Run the calls concurrently. If the budget has one of `caps`, each call is checked, so they run one by one."""
     if any(getattr(run.budget, cap) is not None for cap in caps):
         return [await call() for call in calls]
     return await run_concurrently(calls)

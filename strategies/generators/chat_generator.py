@@ -83,8 +83,8 @@ class ChatCall(PromptCall):
 
     @property
     def is_streamed(self) -> bool:
-        """Whether the server is asked for a stream. By default it is, unless nobody reads it, no other arm can answer,
-        and the deadline comes before the wait for a part of the reply ends.
+        """Whether the server is asked for a stream. By default there is no stream only if nobody reads it, no other arm
+        can answer, and the time left until the deadline is at most `read_s`.
         """
         request, stream = self.request, self._options.stream
         left_s = seconds_until(request.deadline)
@@ -111,7 +111,7 @@ class ChatCall(PromptCall):
         if fewer is not None or self._is_bare:
             return fewer
         bare = without_refused_thoughts(fields, error=error)
-        if bare is not None:  # most often, the thoughts are another model's
+        if bare is not None:  # most often because another model wrote the thoughts
             self._generator.log_refusal("thoughts", action="is asked without the thoughts of earlier turns")
             self._is_bare = True
         return bare
@@ -143,7 +143,7 @@ class ChatCall(PromptCall):
         failure, body = failure_of_error(error), getattr(error, "body", None)
         if not names_stored_object(self.conversation.fields):
             failure, _ = super().failure_of(error)
-        elif failure.status in ABSENT:  # another arm's server may have the named object, so the kind stays "denied"
+        elif failure.status in ABSENT:  # another arm's server may have the named object: the kind stays "denied"
             return failure, not has_absent_model_code(failure, body=body)
         return failure, failure.kind == "refused" and failure.status not in ABSENT
 

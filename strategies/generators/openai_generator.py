@@ -166,15 +166,15 @@ class OpenAiGenerator(Generator):
         return remaining_s / 2 if call.is_streamed else None
 
     async def _read(self, call: "PromptCall", *, limit: asyncio.Timeout, ends: float | None) -> None:
-        """Read a reply, and repeat failed attempts. limit: the deadline (`ends`), or an earlier end of the wait for the
-        first piece, later for the token usage.
+        """Read a reply, and repeat failed attempts. ends: deadline. limit: timeout of the wait for the first piece,
+        then `ends`, and after the answer's end the timeout of the wait for the token usage.
         """
         clock = asyncio.get_running_loop().time
         reply, began = call.reply, clock()
         fields = await self._compose(call)
         is_limited = limit.when() != ends
         while True:
-            call.was_sent, reply.dollars = True, None  # a price of the attempt before is booked
+            call.was_sent, reply.dollars = True, None  # the earlier attempt's price is booked
             call.attempts += 1
             try:
                 async with aclosing(self.pieces(fields, call=call)) as groups:  # type: ignore[type-var] # a generator
@@ -322,7 +322,7 @@ class PromptCall:
     def __init__(self, request: Request, *, generator: OpenAiGenerator, options: OpenAiOptions) -> None:
         self.request, self._generator, self._options = request, generator, options
         self.reply = self._empty_reply()
-        #: whether the request of the present attempt was sent; number of requests sent
+        #: whether the present attempt has sent its request; number of requests sent so far
         self.was_sent, self.attempts = False, 0
         #: the repaired requests that were sent after refusals
         self.repeats = list[RepairedRequest]()
@@ -379,7 +379,7 @@ class PromptCall:
             return failure, False
         return replace(failure, gone=gone_sign(failure, body=body, model=self._generator.name)), False
 
-    def _empty_reply(self) -> PartialReply:  # ChatCall has one that passes the reply's fields on
+    def _empty_reply(self) -> PartialReply:  # a ChatCall makes a ChatReply
         dropped = self.request.prompt.prefix.strip() if self._options.prefix == "user" else ""
         return PartialReply(self.request, dropped=dropped, max_media=self._options.media_chars)
 
@@ -392,7 +392,7 @@ async def _pass_on(call: PromptCall, pieces: Sequence[Piece]) -> None:
     sink, delta_sink = call.request.sink, call.request.delta_sink
     for number, (size, fields) in enumerate(pieces, 1):
         if not fields and number < len(pieces) and not pieces[number][1]:
-            continue  # the next piece has its text
+            continue  # the next piece includes this text
         thoughts, delta = split_thoughts(fields) if fields else ({}, {})
         if thoughts and delta_sink is not None:
             await delta_sink(thoughts)
@@ -434,7 +434,7 @@ def prompt_body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:
         options.max_tokens_field: request.max_tokens,
         **{name: value for name, value in sampling.items() if value is not None},
         "stop": list(filter(None, request.stop))[:4],  # OpenAI accepts at most 4
-        # In /v1/completions it is the number of alternatives. Some servers send nothing for 0.
+        # In /v1/completions the value is the number of alternatives. Some servers send no logprobs for 0.
         "logprobs": (1 if is_text else True) if "logprobs" in request.want else None,
     }
     for name in ("top_k", "stop", "logprobs"):

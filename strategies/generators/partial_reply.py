@@ -21,7 +21,7 @@ Piece: TypeAlias = tuple[int, Mapping[str, Any]]
 class PartialReply(ModelReply, ReplyReader[Piece]):
     """The reply to a prompt so far. dropped: the prompt's prefix, which is removed if the answer repeats it."""
 
-    #: whether a piece of the answer has arrived; asked only after a value has
+    #: whether a piece of the answer has arrived; read only after a value has arrived
     has_begun = True
 
     def __init__(
@@ -30,7 +30,7 @@ class PartialReply(ModelReply, ReplyReader[Piece]):
         super().__init__(uses_functions=uses_functions, max_media=max_media)
         self.request, self.dropped = request, dropped
         if "logprobs" in request.want or request.prompt.prefix:
-            self.tagged.stop()  # logprobs are of the whole text, and a text after a prefix has no tag at its start
+            self.tagged.stop()  # logprobs belong to the whole text, and a text after a prefix begins with no tag
         self._has_reader = request.sink is not None or request.delta_sink is not None
         self.parts = 0  #: number of values with text
         #: most parts and characters: for each token of max_tokens, a server may send 4 parts of a stream and 128
@@ -52,13 +52,13 @@ class PartialReply(ModelReply, ReplyReader[Piece]):
         elif self._has_room(value.texts) and self.take_texts(value):
             self.parts += len(value.texts)
         else:
-            # Not a list: the pieces before an event that cannot be read are sent.
+            # A generator, not a list, so that the pieces before an unreadable event are sent.
             return (piece for event in value.values() for piece in self.read(event))
         has_piece = self._has_reader and (self.delta or self.text_size != size)
         return ((self.text_size, self.delta),) if has_piece else ()
 
     def pace(self) -> Pace | None:
-        """How the reply is read from now on; None, to read pieces at once, before its first piece and near its end."""
+        """How to read the rest of the reply; None to read each piece at once, before the first and near the end."""
         left_s = seconds_until(self.request.deadline)
         is_near_end = self.finish is not None or (left_s is not None and left_s < _LAST_S)
         if is_near_end or not (self.text_size or self.message.has_fields):

@@ -8,11 +8,11 @@ from ragbandit.shared.model_servers.field_paths import Place
 
 #: time for which a refusal is remembered, seconds
 REMEMBERED_S: Final = 86_400.0
-#: maximum number of fields of a server and caller, and of all; the oldest ones leave first
+#: maximum number of remembered fields: of one server and caller, and of all. The oldest fields leave first
 MOST_OF_CALLER: Final = 64
 MOST: Final = 10_000
 
-#: number of the generator, and id of the API key; None for all requests without a key
+#: (number of the generator, id of the API key); all requests without a key are one caller with None
 Caller = tuple[int, str | None]
 
 

@@ -223,7 +223,7 @@ class PassagePool:
     def _refusal(self, passage: Passage) -> str | None:
         if any(in_pool.id == passage.id for in_pool in self._passages):
             return "held already"
-        long = [part for part in (passage.title, passage.text) if len(part) >= 2 * _MOST_WORDS]  # others are shorter
+        long = [part for part in (passage.title, passage.text) if len(part) >= 2 * _MOST_WORDS]  # others are too short
         count = max(map(_count_words, long), default=0)
         if count > _MOST_WORDS:
             return f"{count} words, more than {_MOST_WORDS}"

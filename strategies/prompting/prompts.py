@@ -29,7 +29,7 @@ _SHOWN = 200  #: maximum number of characters of a wrong path in an error
 _NAMED = re.compile(r"^=== (\w+) ===\n", re.MULTILINE)  #: heading in a file with several templates
 #: the package whose templates every arm may use
 PACKAGE: Final = "ragbandit.strategies.prompting"
-_OWN_FIELDS = frozenset({"demonstrations", "passages"})  #: fields that `fit_template` fills; the arm fills all others
+_OWN_FIELDS = frozenset({"demonstrations", "passages"})  #: filled by `fit_template`; the arm fills all other fields
 _PASSAGE_FIELDS = ("number", "title", "text")
 _EXAMPLE_FIELDS = ("passages", "question", "thoughts", "answer")
 
@@ -195,7 +195,7 @@ def _demonstrations(parts: Mapping[str, Sequence[str]], *, passage: str, where: 
 
 
 def _demonstration(example: Mapping[str, Any], *, form: str, passage: str) -> str:
-    """An example in its form. Passages that are needed and others are sorted by title, so their order tells nothing."""
+    """An example in its form. Its passages are sorted by title, so that their order does not show which are needed."""
     passages = sorted([*example["gold"], *example["others"]])
     shown = [
         _fill_fields(passage, {"number": str(number), "title": title, "text": text})
@@ -268,7 +268,7 @@ def fit_template(
         elif shown:
             texts.pop()
             losses.append(f"passage {shown.pop().id} dropped")
-        elif generator.context_tokens is None:  # the server decides
+        elif generator.context_tokens is None:  # the server decides whether the prompt fits
             return FittedPrompt(prompt=prompt, passages=(), losses=tuple(losses))
         else:
             raise _too_long(template, fields=fields, generator=generator, size=size, room=room)

@@ -75,7 +75,7 @@ def _words(text: str, *, is_query: bool) -> list[str]:
     for run in _RUN.findall(form):
         characters = words(" ".join(run) if "\uac00" <= run[0] <= "\ud7a3" else run)
         pairs = list(map("".join, pairwise(characters)))
-        found += pairs if is_query and pairs else characters + pairs  # the index has both, for queries of one character
+        found += pairs if is_query and pairs else characters + pairs  # queries of one character need single ones
     return found
 
 

@@ -43,7 +43,7 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 _COLUMNS: Final = frozenset(name for names in NAMES.values() for name in names)
 _QUOTES: Final = 'put "..." around cells with tabs, quotes or line breaks, and double the quotes in them'
 
-#: a part of at most 16,000 characters, since the splitter's time grows with the square of their number and of a line's
+#: a part of at most 16,000 characters, since the splitter's time is quadratic in the length of a part, and of a line
 _SECTION = re.compile(r"[\s\S]{1,16000}\Z|[\s\S]{8000,15998}(?:\n(?=#)|\n\n)|[\s\S]{8000,15998}[\n ,]|[\s\S]{16000}")
 #: front matter at the beginning of a Markdown file, in YAML or TOML; in JSON it is an object
 _FRONT_MATTER = re.compile(
@@ -179,7 +179,7 @@ def _parquet(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
             if nested:
                 message, remedy = f"{path} has lists or objects in {nested[0]!r}", "give a column of strings"
                 raise InvalidInput(message, field=nested[0], remedy=remedy)
-        # A text that many rows share is stored once: it stays so, and each row is made when it is read.
+        # A text that many rows share is in the file once, and in memory too: each row is made when it is read.
         with parquet.ParquetFile(path, read_dictionary=columns) as file:
             number = 0
             for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=columns):
@@ -378,7 +378,7 @@ def _front_matter(text: str) -> tuple[str, str]:
             values, end = json.JSONDecoder().raw_decode(text)
             if text[end:].partition("\n")[0].strip():
                 return "", text
-        elif match is None or _BLANK_LINE.search(match["yaml"] or ""):  # a blank line ends YAML: what follows is text
+        elif match is None or _BLANK_LINE.search(match["yaml"] or ""):  # a blank line ends YAML, and begins the text
             return "", text
         elif match["toml"] is not None:
             values, end = tomllib.loads(match["toml"]), match.end()
@@ -430,7 +430,7 @@ def _without_inline_comments(text: str) -> str:
 def _heading(text: str) -> str:
     tokens = required_module("markdown_it", extra="documents").MarkdownIt("commonmark").parse(text)
     for token, inside in pairwise(tokens):
-        if (token.type, token.tag, token.level) == ("heading_open", "h1", 0):  # outside lists and quotations
+        if (token.type, token.tag, token.level) == ("heading_open", "h1", 0):  # not in a list or quotation
             parts = [part for part in inside.children if part.type != "html_inline"]
             title = "".join(" " if part.type.endswith("break") else part.content for part in parts)
             if title.strip():
@@ -442,7 +442,7 @@ def _read_html(path: Path) -> tuple[str, str]:
     title, page = _front_matter(_decode_file(path))
     try:
         shown = _Page(_DIVIDING.sub("\n", page))
-    except ValueError as error:  # the number of a character has thousands of digits
+    except ValueError as error:  # a character reference has thousands of digits
         raise InvalidInput(f"the document cannot be read: {error}") from error
     text = shown.text.getvalue()
     return title or shown.title or path.stem, "\n".join(filter(None, map(str.strip, text.split("\n"))))

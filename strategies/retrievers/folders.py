@@ -133,7 +133,7 @@ class CurrentIndex(Retriever):
                 self._version = version
                 try:
                     index = self._reader()
-                    if self._version_now() == version:  # otherwise the index may be a mix of two builds
+                    if self._version_now() == version:  # otherwise the reader may have mixed two builds
                         self._index, self.name = index, index.name
                 except ConfigError as error:
                     log.warning("the new index cannot be opened, the earlier index is searched: %s", error)

@@ -17,7 +17,7 @@ from ragbandit.strategies.retrievers.corpus import model_text
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScoredAmounts:
-    """The amounts that a reranker has scored, from which its price is computed."""
+    """Amounts of text that a reranker has scored; its price is computed from these amounts."""
 
     documents: int
     tokens: int

@@ -30,7 +30,7 @@ LEAST: Final = 12
 
 @dataclass(kw_only=True)
 class QuestionRun:
-    """A run of arms on questions, which store the answers."""
+    """A run of arms on questions. Each AskedQuestion stores its answers."""
 
     questions: Sequence[AskedQuestion]
     arms: Mapping[ArmName, LoadedArm]
@@ -53,7 +53,7 @@ class QuestionRun:
     unjudged: int = 0
     failures: Counter[ArmName] = field(default_factory=Counter)
     _failed_in_a_row: Counter[ArmName] = field(default_factory=Counter)
-    #: costs of the answers to new questions
+    #: costs of the answers to each new question, in the terms of `cost`
     _new_costs: list[float] = field(default_factory=list)
     _is_scorer_down: bool = False
     _has_unscored: bool = False
@@ -114,7 +114,7 @@ class QuestionRun:
                 try:
                     with question.booking(expected=expected, bill=bill):
                         await self._ask_arms(question, works, bill=bill)
-                except TooManyRequests as error:  # a budget outside the run is spent
+                except TooManyRequests as error:  # a budget of the payer is spent
                     self.end(error.message)
 
     async def _ask_arms(self, question: AskedQuestion, works: Sequence[Work], *, bill: Account) -> None:
@@ -122,7 +122,7 @@ class QuestionRun:
         for work in works:
             outcome, is_scored = await self._answer(work, question=question, bill=bill)
             if self._is_scorer_down:
-                return  # the other arm's answer could not be scored either
+                return  # the scorer would fail for the other arm, too
             cost += cost_of_terms(outcome.steps, outcome.cost, terms=self.cost)
             has_scores &= is_scored
         self._check_costs(cost)
@@ -164,7 +164,7 @@ class QuestionRun:
                 source_chars=self.source_chars,
                 account=account,
             )
-        finally:  # also if the run is interrupted
+        finally:  # the cost counts also if the run is interrupted
             self._admission.pay(bill, account=account)
 
     async def _score(self, scorer: Scorer, work: Work, outcome: Outcome, *, bill: Account) -> tuple[Score, Account]:

@@ -36,9 +36,9 @@ class Score(NamedTuple):
 class Scorer(Protocol):
     #: name of the judge, or path of the check
     name: str
-    #: hash of all that defines the scores, 43 digits
+    #: hash of everything that defines the scores, 43 digits
     identity: str
-    #: whether it is the model of `judge.generator`, which is paid
+    #: whether the model of `judge.generator` scores, so that scores cost money
     by_model: bool
 
     async def score(self, question: str, outcome: Outcome, *, bill: Account) -> Score:

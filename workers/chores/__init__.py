@@ -15,13 +15,13 @@ from ragbandit.workers.chores.store_upkeep import HourlyTotals, OldDecisions
 from ragbandit.workers.chores.version_learning import VersionLearning
 from ragbandit.workers.running.context import Context
 
-#: The core's own. A chore of your own is one class, in a folder of ragbandit/additions
+#: chores of the core. Another chore is one class, in a folder of ragbandit/additions
 CHORES: Final[tuple[type[Chore], ...]] = (
-    CancelledRuns,  # the first four: in every process that runs arms, scores answers or learns
+    CancelledRuns,  # the first four run in every process that runs arms, scores answers or learns
     RenewedClaims,
     BlockedLoop,
     StoreTime,
-    LostWakeUps,  # the others: in processes that learn, each with a lease where one process is enough
+    LostWakeUps,  # the others run in processes that learn; each takes a lease if one process is enough
     HostClock,
     HourlyTotals,
     VersionLearning,
@@ -38,5 +38,5 @@ def start_chores(context: Context) -> list[Routine]:
         for kind in (*CHORES, *load_offered("chores").values())
         if context.learner is not None or not kind.of_learner
     ]
-    chores = [chore for kind in kinds for chore in kind.of(context)]  # made before the first one starts
+    chores = [chore for kind in kinds for chore in kind.of(context)]  # all are made before the first one starts
     return [chore.start() for chore in chores]

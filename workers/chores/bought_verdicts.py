@@ -71,7 +71,7 @@ class _OpenRequest:
             keep_request(self._ledger.database, request, label=self._ledger.label)
 
     def carry_out(self) -> None:
-        self._store(self._request)  # so that the request does not end for want of a learner
+        self._store(self._request)  # else it would end as a request without a learner
         verdict = None
         try:
             verdict = self._prepare_verdict()
@@ -79,7 +79,7 @@ class _OpenRequest:
                 self._buy(verdict)
         except (StoreError, QueueError):
             raise
-        except Exception as error:  # else it would be prepared and asked again for ever
+        except Exception as error:  # an open request would be prepared and asked again for ever
             if verdict is None and isinstance(error, RagBanditError):
                 why = f"{error.message}{f' ({error.remedy})' if error.remedy else ''}"
                 self._store(replace(self._request, state="refused", ended=why))
@@ -131,7 +131,7 @@ class _OpenRequest:
             replace(
                 self._request,
                 state="running" if ended == STOPPED else "ended",
-                plan=tuple(verdict.plan(budget=None)),  # the questions that are left
+                plan=tuple(verdict.plan(budget=None)),  # the plan of the questions that are left
                 asked=before.asked + verdict.asked_now,
                 dollars=before.dollars + verdict.spent,
                 ended=ended,

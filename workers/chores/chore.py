@@ -15,7 +15,7 @@ class Chore(ABC):
     every_s: float
     #: log lines of an outage; None for the usual ones
     outage: StoreOutage | None = None
-    #: whether only a process that learns does it, since a store has few of them
+    #: whether only processes that learn do the chore, since a store has few such processes
     of_learner: ClassVar[bool] = True
 
     def __init__(self, context: Context) -> None:
@@ -28,7 +28,7 @@ class Chore(ABC):
 
     @abstractmethod
     def do(self) -> float | None:
-        """Do it once. Returns the seconds until the next run, or None for `every_s`. Errors are logged by `outage`."""
+        """Do the chore once. Returns the seconds until the next run; None for `every_s`. `outage` logs errors."""
 
     def end(self) -> None:  # noqa: B027 - most chores hold nothing
         """Called once, when the process ends."""

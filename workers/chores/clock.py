@@ -27,7 +27,7 @@ class StoreTime(Chore):
 
 
 class HostClock(Chore):
-    """Records in the audit log when the clock of this host begins to be ahead of `context.deadlines`, or ends to."""
+    """Records in the audit log when this host's clock gets ahead of `context.deadlines`, and when it is right again."""
 
     title = "look at the clock of this host"
     every_s = 5.0
@@ -37,7 +37,7 @@ class HostClock(Chore):
 
 
 def record_clock_change(clock: DeadlineClock, *, host: str) -> None:
-    """Record in the audit log that the host's clock is ahead now, or no longer. Raises StoreError."""
+    """Record in the audit log if the host's clock has got ahead, or is right again. Raises StoreError."""
     ahead_s = clock.ahead_s()
     with clock.database.read() as connection:
         last = last_entry(connection, action=CLOCK_ACTION, target=host)

@@ -1,10 +1,10 @@
-"""Finds what in a judge's reply is not its verdict: thoughts, drafts, quotations, code, and another scale."""
+"""Finds the parts of a judge's reply that are not its verdict: thoughts, drafts, quotations, code, another scale."""
 
 import re
 from bisect import bisect
 from typing import Final
 
-#: thoughts before the first object, also without an end; and what is before an end without a beginning
+#: thoughts before the first object, even without a closing tag; or text before a closing tag without an opening one
 _THOUGHTS: Final = re.compile(
     r"\A[^{]*?<(think|thinking|thought|reasoning)>.*?(?:</\1>|\Z)|\A.*</(?:think|thinking|thought|reasoning)>",
     re.DOTALL | re.IGNORECASE,
@@ -56,7 +56,7 @@ _OTHER_SCALE: Final = re.compile(
 
 
 def after_thoughts(reply: str) -> str:
-    """The reply after its thoughts; empty if they do not end, since its scores are then drafts."""
+    """The reply after its thoughts; empty if the thoughts have no end, since scores in thoughts are drafts."""
     while match := _THOUGHTS.match(reply):
         reply = reply[match.end() :]
     return reply

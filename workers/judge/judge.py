@@ -86,7 +86,7 @@ class Judge:
         return Verdict(value=rubric.mean_score(scores), scores=scores, passages=prompt.passages)
 
     def estimate_tokens(self, question: str, *, answer: str, sources: Sequence[Passage]) -> Tokens | None:
-        """Estimated tokens of a score; None if the answer gets no score, since no prompt can be made."""
+        """Estimated tokens of a score; None if no prompt can be made, so that the answer gets no score."""
         try:
             prompt = self._prompt(question, answer=answer, sources=sources)
         except NoVerdict:

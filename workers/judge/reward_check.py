@@ -68,7 +68,7 @@ class CheckProcess:
         try:
             self._call({"check": settings.check, "params": settings.check_params, "path": sys.path}, seconds=60.0)
         except CheckFailed:
-            self.end()  # the next call imports the function again, since the user may mend it meanwhile
+            self.end()  # the next call imports the function again: the user may have corrected it
             raise
 
     def _call(self, message: Mapping[str, Any], *, seconds: float) -> Any:
@@ -88,7 +88,7 @@ class CheckProcess:
         return reply["value"]
 
     async def close(self) -> None:
-        """The same as `end`, for those who await the `close` of all parts of an arm."""
+        """`end` as a coroutine, because all parts of an arm are closed by `await part.close()`."""
         self.end()
 
     def end(self) -> int | None:

@@ -54,10 +54,10 @@ _END_OF_VALUE: Final = re.compile(r"""(?<!\\)"(?=\s*+(?:\}|,\s*+["']?[\w ]{1,60}
 _DEPTHS: Final[Mapping[str | None, int]] = {"{": 1, "[": 1, "}": -1, "]": -1}
 _UNENDED: Final = re.compile(r"\s*+[\"'\u201c]")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
-#: a score as a text. Another scale, as in "4/5" or "80 %", is none: 1 is the highest score
+#: a score as a text. "4/5" and "80 %" are no scores, since they have another scale: the highest score is 1
 _TEXT_SCORE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+|0,[0-9]+)(?:\s*/\s*1(?:\.0)?)?\s*")
 _NO_LETTERS: Final = re.compile(r"[\W_]+")
-#: differences that a quotation may have
+#: characters in which a quotation may differ from the quoted text
 _SPACES_AND_QUOTES: Final = re.compile(r"[\s|\\`\"'\u201c\u201d]+")
 _INVISIBLE: Final = re.compile("[\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff]")
 
@@ -302,7 +302,7 @@ def _parts(text: str, *, shown: str, criteria: Sequence[str]) -> Iterator[str | 
 def _tokens(text: str, at: int, *, ends: Sequence[int] | None = None) -> tuple[list[str], int]:
     """Returns (tokens of JSON from a brace to its closing brace, or until no token fits; index after them).
 
-    ends: indexes at which values in double quotes end, if these may have such quotes in them; None if they have none.
+    ends: indexes at which values in double quotes end, if they may contain double quotes; None if they contain none.
     """
     tokens, depth = list[str](), 0
     while match := _TOKEN.match(text, at):
@@ -352,7 +352,7 @@ def _squeeze(text: str) -> str:
 
 def _entries(value: Mapping[str, Any], *, criteria: Sequence[str]) -> Mapping[str, Any]:
     """Criterion -> its entry in an object. If one criterion was asked for, the object may be its entry."""
-    for one in (value, *(value.values() if len(value) == 1 else ())):  # the object, or one with a name around it
+    for one in (value, *(value.values() if len(value) == 1 else ())):  # {"name": {...}} is read, too
         if isinstance(one, dict) and (entries := {name: one[name] for name in criteria if name in one}):
             return entries
     return {criteria[0]: value} if len(criteria) == 1 and {"score", "reason"} <= value.keys() else {}
@@ -364,7 +364,7 @@ def _score(value: object, *, name: str) -> CriterionScore:
     score, reason = value["score"], value.get("reason")
     if isinstance(score, str) and (number := _TEXT_SCORE.fullmatch(score)):
         score = float(number[1].replace(",", "."))
-    if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:  # NaN is not
+    if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:  # NaN is not in the range
         raise UnreadableScores(f'the "score" of "{name}" is no number from 0 to 1')
     if not isinstance(reason, str) or not reason.strip():
         raise UnreadableScores(f'"{name}" has no "reason"')

@@ -39,7 +39,7 @@ class BoughtAnswers:
         payer: str,
         check: Callable[[Mapping[Spender, Spent]], None],
     ) -> None:
-        """payer: who is charged. check: raises TooManyRequests if their budget is spent"""
+        """payer: name of the charged key or person. check: raises TooManyRequests if the payer's budget is spent"""
         self.pairing = pairing
         self._against, self._database, self._payer, self._check = questions.against, database, payer, check
         self._stored = stored
@@ -121,7 +121,7 @@ class BoughtAnswers:
         try:
             yield
         finally:
-            has_ended = self.has_both(question)  # else a later run asks it again
+            has_ended = self.has_both(question)  # if not, a later run asks the question again
             ended = BegunPair(decision_id=key) if has_ended else replace(self._begun[key], reservation=None)
             self._begun[key] = ended
             try:

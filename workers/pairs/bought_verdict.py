@@ -48,17 +48,17 @@ from ragbandit.workers.setup.loading import LoadedArm
 
 log = logging.getLogger("ragbandit.worker")
 
-#: why a run ended that the next process continues
+#: reason for the end of a run that another process continues
 STOPPED: Final = "the process ended"
 #: a run computes the verdict after each 5 answered questions. Its interval is valid at all these times together
 _LOOK_EVERY: Final = 5
-#: a run ends if an arm fails so often in a row: its server is probably down
+#: number of failures of an arm in a row that end a run: its server is probably down
 _MOST_FAILURES: Final = 3
 #: number of failures of the judge after which an answer gets no score: perhaps the judge cannot read this answer
 _MOST_JUDGE_FAILURES: Final = 3
 #: maximum number of questions that are asked at the same time
 _AT_ONCE: Final = 8
-#: number of questions whose expected dollars make the mean of a plan
+#: maximum number of questions whose expected dollars make the mean of a plan
 _PRICED: Final = 200
 
 
@@ -81,7 +81,7 @@ class BoughtVerdict:
     arms: Mapping[ArmName, LoadedArm]
     answers: BoughtAnswers
     prices: AnswerPrices
-    #: secret of the store's draws
+    #: secret of the store, from which draws are computed
     secret: bytes
     #: None if people label the answers
     scorer: Scorer | None
@@ -111,9 +111,9 @@ class BoughtVerdict:
         return None if self.most_new is None else max(0, self.most_new - self.asked_now)
 
     def open_questions(self) -> "list[StoredQuestion]":
-        """The questions that lack an answer, in their random order; those over which a process died come last."""
+        """The questions that lack an answer, in a random order. Questions over which processes died come last."""
         listed = [StoredQuestion(self, one) for one in self.compared.askable if not self.answers.has_both(one)]
-        return sorted(listed, key=lambda one: one.deaths)  # a question that ends processes delays no other one
+        return sorted(listed, key=lambda one: one.deaths)  # a question that ends processes must not delay others
 
     def result(self) -> PairedComparison:
         return paired_comparison(
@@ -233,7 +233,7 @@ class BoughtVerdict:
             record(connection, actor=self.actor, action="report.decide", target="paired_answers", facts=facts)
 
     def _questions_to_label(self, open_questions: "Sequence[StoredQuestion]", *, room: int) -> "list[StoredQuestion]":
-        """`room` new questions, and all questions with an answer that already waits for a label."""
+        """The first `room` new questions, and all questions with an answer that waits for a label."""
         pairing = self.answers.pairing
         withdraw_items(self.ledger.database, versions=pairing.versions)
         waiting = {one.decision_id for one in self.answers.all() if pairing.waits(one)}
@@ -265,7 +265,7 @@ def _period_sentences(compared: ComparedQuestions) -> Iterator[str]:
 
 
 def _end_of_questions(*, are_left: bool) -> str:
-    """Why a run ended that nothing stopped. are_left: whether questions are left that it could not choose"""
+    """Why a run ended that was not stopped. are_left: whether questions had to wait for labels of others"""
     if are_left:
         return f"{MOST_QUESTIONS} questions wait for labels: label them on the page Labels, then run this again"
     return "every question that can be asked was asked"
@@ -276,8 +276,8 @@ def _two_digits(dollars: float) -> str:
 
 
 class StoredQuestion(AskedQuestion):
-    """A stored question that a run asks both arms, in random order. Its text, which may have been erased meanwhile, is
-    read only then.
+    """A stored question that a run asks both arms, in random order. Its text is read when it is asked: it may be
+    erased.
     """
 
     def __init__(self, verdict: BoughtVerdict, compared: ComparedQuestion) -> None:
@@ -285,7 +285,7 @@ class StoredQuestion(AskedQuestion):
 
     @property
     def deaths(self) -> int:
-        """Number of processes that died while they asked it."""
+        """Number of processes that died while they asked the question."""
         return self._answers.deaths(self.id)
 
     @property
@@ -356,7 +356,7 @@ class StoredQuestion(AskedQuestion):
         return is_scored_again
 
     def _note_dollars(self, work: Work, *, dollars: float, score_dollars: float | None) -> None:
-        """Correct later prices by what was paid. score_dollars: of the score; None when the answer has just arrived"""
+        """Note a payment, which corrects later prices. score_dollars: for the score; None if the answer was paid"""
         if score_dollars is not None:
             self._verdict.prices.note_score(score_dollars)
         elif work.outcome is None:

@@ -25,11 +25,11 @@ from ragbandit.workers.pairs.answers import BoughtAnswers
 
 #: tokens of an answer of an arm that has not been asked yet
 _ASSUMED: Final = Tokens(read=2000, written=500)
-#: effective number of answers from which their weights are used, and number from which the length counts
+#: effective number of answers above which weights are used, and number from which the question's length counts
 _EFFECTIVE: Final = 10.0
-#: number of answers of an arm, or of scores, from which their own dollars replace what was expected
+#: number of payments (of an arm, or for scores) from which they may also lower the expected dollars
 _ENOUGH: Final = 5
-#: number of stored answers whose prompts of the judge price a score that nobody has paid yet
+#: number of stored answers whose prompts of the judge give the price of scores before a score is paid
 _SAMPLE: Final = 20
 #: duration of the live traffic whose judgements price a score, seconds
 _JUDGED_S: Final = 30 * 86_400.0
@@ -48,7 +48,7 @@ class _AnswerPrice:
 
     @classmethod
     def of(cls, costs: Sequence[AnswerCost]) -> "_AnswerPrice":
-        """The weighted mean of costs. If a few weights outweigh all others, a line by length, without weights."""
+        """The weighted mean of costs; if a few weights outweigh the rest, an unweighted line by question length."""
         lengths, dollars, weights = np.array(costs).T
         if weights.sum() ** 2 > _EFFECTIVE * (weights**2).sum():
             return cls(base=float(np.average(dollars, weights=weights)))
@@ -66,11 +66,11 @@ class _AnswerPrice:
 class AnswerPrices:
     """Expected dollars of answers and scores, corrected by the payments of runs of the present arms."""
 
-    #: arm -> price of its answers without these payments
+    #: arm -> price of its answers, before it is corrected
     arms: Mapping[ArmName, _AnswerPrice]
-    #: mean dollars of scores without these payments
+    #: mean dollars of a score, before they are corrected
     score: float
-    #: assumptions about arms or a judge whose prices nothing has shown yet, in words
+    #: assumptions about an arm or a judge for which no price is known, in words
     assumed: Sequence[str] = ()
     #: arm or _SCORE -> (paid dollars, expected dollars, number of payments)
     _paid: dict[ArmName, tuple[float, float, int]] = field(default_factory=dict)
@@ -147,7 +147,7 @@ def _judged_tokens(questions: ComparedQuestions, *, scorer: Scorer, store: Decis
     """Estimated tokens of scores, from the stored answers to the first _SAMPLE questions that can be asked."""
     tokens = list[Tokens | None]()
     for question in questions.askable[:_SAMPLE]:
-        with contextlib.suppress(NotFound):  # erased meanwhile
+        with contextlib.suppress(NotFound):  # the question was erased meanwhile
             record = store.record(question.id)
             if record.outcome is not None and not is_blank(record.outcome.answer):
                 tokens.append(scorer.estimate_tokens(record.decision.query.text, record.outcome))

@@ -131,7 +131,7 @@ def _pairing(arms: Mapping[ArmName, LoadedArm], *, scorer: Scorer | None, limits
 
 
 def _room(database: Database, *, pairing: Pairing) -> int | None:
-    """Number of questions that may be asked, since people label the answers; None without a limit."""
+    """Number of questions that may be asked if people label the answers; None if a judge or a check scores them."""
     if not pairing.by_people:
         return None
     with database.read() as connection:

@@ -77,7 +77,7 @@ class Consumer:
                 return
 
     def _next(self, *, burst: bool, wait: bool) -> Job | None:
-        """The next job; None if this process is ending, or with `burst` if there is none. wait: wait first."""
+        """The next job; None if this process is ending, or with `burst` if there is none. wait: wait before a look."""
         woken = wait and not burst and self._wait()
         while not self.stopping.is_set():
             try:

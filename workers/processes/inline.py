@@ -156,7 +156,7 @@ class LocalDelivery(Delivery[ReadStream]):
         self._process, self._store = router.process, router.store
 
     async def begin(self, job: AnswerJob, writer: ReadStream | None, /) -> ReadStream | None:
-        if writer is not None and job.decision.id != writer.decision_id:  # it answers instead of the failed decision
+        if writer is not None and job.decision.id != writer.decision_id:  # the failed decision's writer goes on
             writer.linked = job.decision.id
         return writer
 
@@ -174,7 +174,7 @@ class LocalDelivery(Delivery[ReadStream]):
                 outcome = replace(outcome, answer=answer)
             try:
                 is_new = await result_on_loop(self._process.outcomes.submit(outcome, admitted=True))
-            except RagBanditError:  # the answer was paid for, so it is tried again for a long time
+            except RagBanditError:  # the answer was paid for, so storing it is tried for long
                 is_new = await job.context.in_thread(partial(job.store, outcome, successor=None))
             else:
                 if is_new:

@@ -108,7 +108,7 @@ class AnswerJob:
         if self._cancelled:
             return unrun_outcome(decision.id, now=time.time(), stop_reason=CANCELLED, error=CANCELLED_ERROR)
         if not self.context.rules.permits(decision.query, arm=decision.arm):
-            log.warning("the setting rules forbids this arm by now; the question is not run", extra=self.log_extra)
+            log.warning("the setting `rules` now forbids this arm; the question is not run", extra=self.log_extra)
             error = f"the operator's rules do not allow the arm {decision.arm!r} for this question (any more)"
             return unrun_outcome(decision.id, now=time.time(), stop_reason=NOT_PERMITTED, error=error)
         if tries < MAX_TRIES:
@@ -178,7 +178,7 @@ class AnswerJob:
         self.settle_rest()
 
     def settle_rest(self) -> None:
-        """Book the run's dollars that no outcome has. An abandoned run may cost more after its outcome."""
+        """Book dollars of the run that are in no outcome, for example the later cost of an abandoned run."""
         query, database = self.decision.query, self.context.store.database
         dollars, self._counted = self.account.cost.dollars - self._counted, self.account.cost.dollars
         spenders = [*spenders_of(query.tenant, key=query.api_key), *turn_spenders(spending_row(self.decision))]

@@ -66,7 +66,7 @@ class Context:
     scorers: list["QueueScorer"] = field(default_factory=list)
     #: sends pieces of unfinished answers to Redis; None except in workers of the queue `answer`
     streams: StreamWriter | None = None
-    #: threads in which runs wait for the database and Redis; not those of the loop, which functions of arms may hold
+    #: threads in which runs wait for the database and Redis. Functions of arms may block the threads of the loop
     threads: ThreadPoolExecutor = field(
         default_factory=partial(ThreadPoolExecutor, THREADS, thread_name_prefix="ragbandit-store")
     )
@@ -85,9 +85,9 @@ class Context:
     )
     #: time.monotonic() when the learner last looked for something to learn
     looked_at: float = 0.0
-    #: when this process runs questions whose first run ended a process
+    #: decides when this process runs a question again whose first run ended a process
     second_runs: SecondRuns = field(default_factory=SecondRuns)
-    #: lets versions of the policy learn now. Set by the chore `VersionLearning`; without it no version learns here
+    #: lets versions of the policy learn now. The chore `VersionLearning` sets it; by default no version learns here
     wake_versions: Callable[[], None] = lambda: None
     #: clock for deadlines: a host's clock that is ahead must not delete, give up or pay again too early
     deadlines: DeadlineClock = field(init=False)

@@ -107,7 +107,7 @@ class EventLoop:
 
     def _cancel(self) -> None:
         for task in self._tasks:
-            if not task.cancelling():  # a second one would cut off what a coroutine does at its end
+            if not task.cancelling():  # a second cancellation would cut off the end of a coroutine
                 task.cancel()
 
     def close(self) -> None:

@@ -39,7 +39,7 @@ class Abandoned(Exception):
 
 
 async def _run_at_most(seconds: float, work: Coroutine[Any, Any, Outcome], *, on_end: Callable[[], object]) -> Outcome:
-    """Await a run, and cancel it after `seconds`. Raises Abandoned if it has no outcome then; its end calls on_end."""
+    """Await a run, and cancel it after `seconds`. Raises Abandoned if it goes on; its end calls on_end."""
     run = asyncio.ensure_future(work)
     try:
         done, _ = await asyncio.wait([run], timeout=seconds)
@@ -47,7 +47,7 @@ async def _run_at_most(seconds: float, work: Coroutine[Any, Any, Outcome], *, on
             return run.result()
     except asyncio.CancelledError:
         run.cancel()
-        await asyncio.wait([run], timeout=CLOSE_S)  # it counts its cost
+        await asyncio.wait([run], timeout=CLOSE_S)  # the run counts its cost
         raise
     run.cancel()
     await asyncio.wait([run], timeout=END_S)
@@ -70,7 +70,7 @@ class Delivery(Protocol[Writer]):
     """
 
     async def begin(self, job: AnswerJob, writer: Writer | None, /) -> Writer | None:
-        """The writer of this run; None if nobody reads it. writer: the writer of the failed run before it, or None."""
+        """The writer of this run; None without a reader. writer: writer of the failed run before it, if any."""
 
     def end(self, writer: Writer) -> None:
         """No further piece of this run comes."""
@@ -109,7 +109,7 @@ class Runner(Generic[Writer]):
             outcome = job.outcome_without_run()
             if outcome is None:
                 task = asyncio.current_task()
-                if task is not None and task.cancelling():  # the end of the process came during the step before
+                if task is not None and task.cancelling():  # the process began to end before the arm was asked
                     raise asyncio.CancelledError
                 outcome, writer = await self._run_arm(job, writer=writer)
         except asyncio.CancelledError:

@@ -10,8 +10,8 @@ from typing import Final
 from ragbandit.router.storage.jobs.answers import AnswerQueue
 from ragbandit.shared.processes.steady_clock import steady_clock
 
-#: time for which such a decision waits behind other decisions, seconds. Then a worker claims no new one until its runs
-#: have ended, and runs this one by itself
+#: seconds for which a decision waits for its second run behind others. Then a worker claims no new decision until its
+#: runs have ended, and runs the waiting one by itself
 AGAIN_S: Final = 10.0
 #: seconds between two queries of the queue
 LOOK_S: Final = 1.0
@@ -19,12 +19,12 @@ LOOK_S: Final = 1.0
 
 @dataclass(kw_only=True)
 class SecondRuns:
-    """After a second run, only new decisions run for as long as it took, with the wait before it. Not thread-safe."""
+    """After a second run, only new decisions run for as long as that run and its wait took. Not thread-safe."""
 
     now: Callable[[], float] = time.monotonic
     _looked_at: float = -math.inf
     _waits: bool = False
-    #: time since which this worker has claimed no new decision, so that a second run can begin; None if it claims them
+    #: time since which this worker claims nothing, so that a second run can begin; None while it claims new decisions
     _held_since: float | None = None
     _next_at: float = -math.inf
 
@@ -41,12 +41,12 @@ class SecondRuns:
         return self._waits
 
     def hold(self) -> None:
-        """Count the time from now on, in which no new decision is claimed, as time of the second run."""
+        """Count the time from now on as time of the second run: the worker claims no new decision."""
         if self._held_since is None:
             self._held_since = self.now()
 
     def forget(self) -> None:
-        """Call this if another process has claimed the decision that waited."""
+        """Call this if another process has claimed the waiting decision."""
         self._waits, self._held_since = False, None
 
     @contextlib.contextmanager

@@ -120,7 +120,7 @@ def _store_score(
 def _judge(
     context: Context, judging: Judging, job: ScoreJob, *, record: DecisionRecord, outcome: Outcome
 ) -> AnswerScore | None:
-    """The judge's score, with its cost booked. None if this attempt gives none; the queue then stores what follows."""
+    """The judge's score; its cost is booked. None if this attempt gives none; the queue then stores the next step."""
     query, queue = record.decision.query, judging.queue
     database = context.store.database
     now = context.deadlines.now()

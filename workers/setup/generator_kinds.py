@@ -115,11 +115,11 @@ class ServerKind(GeneratorKind):
 
 
 class MissingKind(GeneratorKind):
-    """The default generator in a tree without its addition: what needs no model works, and loading it is refused."""
+    """The default generator without its addition. Arms without a model work; loading the generator is refused."""
 
     @property
     def capabilities(self) -> frozenset[Need]:
-        return frozenset(get_args(Need))  # so that an arm is not refused for another reason
+        return frozenset(get_args(Need))  # so that an arm is refused only because the generator is missing
 
     def load(self, *, threads: int | None = None) -> Generator:
         del threads

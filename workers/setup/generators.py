@@ -53,7 +53,7 @@ def make_generator(settings: GeneratorSettings, *, section: str = "generator", t
 
 
 def threads_of_worker(workers: WorkerSettings, *, cores: int, models: int = 1) -> int | None:
-    """Torch threads of each local model, so that all models share the cores. A single model gets None: all cores."""
+    """Torch threads of each local model, so that the models of all workers share the cores; None for all cores."""
     total = max(workers.answer, 1) * models
     return None if total <= 1 else max(1, cores // total)
 
@@ -77,7 +77,7 @@ def generator_version(settings: GeneratorSettings) -> str:
     excluded["openai"] = _PATIENCE
     excluded |= (
         {"prices": True} if settings.prices == "told" else {}
-    )  # stored versions older than this setting stay valid
+    )  # stored versions from before this setting stay valid
     if settings.server is not None:
         excluded[settings.name] = _PATIENCE
     version = settings.model_dump(mode="json", exclude=excluded)
@@ -166,7 +166,7 @@ def make_strategies(settings: Settings, arms: Mapping[str, WorkerArm]) -> dict[A
 
 
 def _passages_per_search(strategy: Strategy) -> int:
-    """The arm's param with its passages per search, or its `passages`; 0 without one."""
+    """The arm's largest param `passages_per_...`, else its param `passages`; 0 without such a param."""
     params = {name: value for name, value in strategy.params.items() if isinstance(value, int)}
     of_search = [value for name, value in params.items() if name.startswith("passages_per_")]
     return int(max(of_search, default=params.get("passages", 0)))

@@ -47,7 +47,7 @@ class RetrieverKind:
     location: Facts = field(default_factory=dict)
     #: check what a worker would need to open it, without loading a model or asking a server
     check: Callable[[], None] = lambda: None
-    #: check the number of passages that an arm takes from a search. Given: the arm's name, the number
+    #: check the number of passages that an arm takes from a search. Arguments: name of the arm, number
     check_passages: Callable[[str, int], None] = lambda arm, passages: None  # noqa: ARG005
     #: whether a search only waits for a server, so that the HTTP service itself may run it
     only_waits: bool = False
@@ -108,7 +108,7 @@ def _user_kind(settings: Settings) -> RetrieverKind:
         except Exception as error:  # the user's code may raise anything
             fault = f"{path!r} cannot be made: {type(error).__name__}: {error}"
             raise ConfigError(
-                fault, field="retriever.name", remedy="mend this error; it is called without arguments"
+                fault, field="retriever.name", remedy="correct this error; the function is called without arguments"
             ) from error
         missing = [m for m in ("search", "close") if not inspect.iscoroutinefunction(getattr(retriever, m, None))]
         faults = [f"has no `async def {method}`" for method in missing]

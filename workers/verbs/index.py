@@ -15,7 +15,7 @@ from ragbandit.strategies.retrievers.corpus import log_left_out, read_corpus
 from ragbandit.workers.setup.retrievers import Facts, RetrieverKind, retriever_kind, search_once, with_choice
 
 IndexOption = Annotated[
-    str | None, typer.Option("--index", help="name or folder (dense adds -dense); default: configured")
+    str | None, typer.Option("--index", help="name or folder (dense adds -dense); default: the configured index")
 ]
 RetrieverOption = Annotated[
     str | None, typer.Option("--retriever", help="name in `retrievers`, or a kind: bm25, dense")

@@ -41,7 +41,7 @@ def report(
     decide: Annotated[
         bool,
         typer.Option(
-            "--decide", help="ask both ways the same stored questions; without --budget, only print the price"
+            "--decide", help="let both arms answer the same stored questions; without --budget, only print the price"
         ),
     ] = False,
     budget: Annotated[float | None, typer.Option(min=0.0, help="dollars that --decide may spend")] = None,
@@ -95,7 +95,7 @@ def report(
             asked: dict[str, Any] = {"settings": settings, "against": against, "judge": judge, "result": result}
             prepare = partial(prepare_verdict, ledger, scope, **asked)
             ask_both(prepare, database=ledger.database, budget=budget, module=module, folder=folder)
-            result = make_report(report_with_last_verdict)  # its `asked` is the verdict, from the stored answers
+            result = make_report(report_with_last_verdict)  # with the verdict from the stored answers
         weight = settings.reward.weight
         result = with_kinds(result, ledger.database, label=ledger.label, schema=settings.context, weight=weight)
         serving, rule = serving_policy(ledger, settings=settings), closing_rule(settings.learning)

@@ -16,10 +16,10 @@ ragbandit/additions. The `__init__` of the package defines ADDITION. An addition
   functions that make a kind from the settings. Every process makes kinds, and often: making one must load no package
   and ask no server. Its contract: `ragbandit.testing.retrievers.RETRIEVER_CHECKS`
 - a step of deciding, as a guard: a subclass of `Step`, by `Addition.steps`. It names the step of the core that it
-  follows. `prepare` may ask a model or a service before the question waits for its batch, at the cost of its time; a
-  step has no part in the draw, in the transaction that stores decisions, or in learning. A step may provide what a
-  policy needs besides question and features, such as a model's pick: `NeedSource`, by `Step.provides`. Its contract:
-  `ragbandit.testing.steps.check_step`
+  follows. `prepare` may ask a model or a service before the question waits for its batch, which takes the question's
+  time; a step has no part in the draw, in the transaction that stores decisions, or in learning. A step may provide
+  what a policy needs besides question and features, such as a model's pick: `NeedSource`, by `Step.provides`. Its
+  contract: `ragbandit.testing.steps.check_step`
 - a form of documents: `ReadDocument`, by `Addition.documents`
 - a dialect of conversations, which also converts them to chat completions: a `Dialect`, by `Addition.dialects`. Only a
   generator that sends the dialect needs it: a door can convert its requests to chat completions by itself

@@ -91,7 +91,7 @@ def function_of(arm: str, functions: Mapping[str, Callable[..., _Value]]) -> Cal
 
 
 class ReportedRun:
-    """A block (`with` or `async with`) that runs an arm and then reports the outcome: failed after an Exception.
+    """A block (`with` or `async with`) that runs an arm and then reports the outcome, a failed one after an Exception.
 
     decision_id: id of the decision; None if nothing should be reported.
     outcome_of: converts `value`, which the block sets, to fields of the outcome.

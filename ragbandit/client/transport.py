@@ -42,7 +42,7 @@ class SyncTransport:
     def run(self, function: Callable[[str], _Value], question: str) -> _Value:
         """Call a function of the user. Raises InvalidInput if the function is async."""
         result = function(question)
-        if inspect.iscoroutine(result):  # a function that is not `async def` may return one too
+        if inspect.iscoroutine(result):  # also from a function without `async def`
             result.close()
             message = "the arm is async, but Client calls functions synchronously"
             raise InvalidInput(message, field="arms", remedy="use AsyncClient")
@@ -107,7 +107,7 @@ class StreamEvent:
     #: "decision", "status" (`data["text"]` is a note for the user), "text" (`data["text"]` is the next piece of the
     #: answer), or "outcome", the last event
     event: str
-    #: fields of the event; those of "outcome" are what `AsyncClient.answer` returns
+    #: fields of the event; "outcome" has the fields that `AsyncClient.answer` returns
     data: Mapping[str, Any]
 
 

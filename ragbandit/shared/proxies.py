@@ -96,8 +96,8 @@ def _context(file: str | None, folder: str | None) -> ssl.SSLContext:
 
 
 def certificate_paths() -> tuple[str | None, str | None, str | None]:
-    """(file, folder, variable that names them first): $SSL_CERT_FILE and $SSL_CERT_DIR, else a file or a folder in
-    $REQUESTS_CA_BUNDLE or $CURL_CA_BUNDLE.
+    """(file or None, folder or None, variable that names them first): $SSL_CERT_FILE and $SSL_CERT_DIR, else a file or
+    a folder in $REQUESTS_CA_BUNDLE or $CURL_CA_BUNDLE.
     """
     file, folder = os.environ.get("SSL_CERT_FILE") or None, os.environ.get("SSL_CERT_DIR") or None
     name = "SSL_CERT_FILE" if file else "SSL_CERT_DIR" if folder else next(filter(os.environ.get, _BUNDLES), None)
@@ -108,7 +108,7 @@ def certificate_paths() -> tuple[str | None, str | None, str | None]:
 
 
 def certificates() -> ssl.SSLContext:
-    """Certificate authorities of `certificate_paths`, else of certifi, since many container images have none."""
+    """Certificate authorities of `certificate_paths`, else of certifi: many images have none. Raises ConfigError."""
     file, folder, name = certificate_paths()
     try:
         if folder and not file and not any(map(os.path.isdir, folder.split(os.pathsep))):  # OpenSSL would trust nobody

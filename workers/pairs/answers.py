@@ -84,7 +84,7 @@ class BoughtAnswers:
         return self._pair(key).deaths
 
     def answer_to_score(self, key: DecisionId, arm: ArmName) -> Outcome | None:
-        """The answer that an earlier run paid and did not score, with the passages that the judge reads."""
+        """The answer that an earlier run paid and did not score, with the passages that the judge reads; else None."""
         answer, sources = self._unended.get((key, arm)), self._pair(key).sources
         if answer is None or answer.status == "failed" or arm not in sources:
             return None

@@ -103,7 +103,7 @@ class Runner(Generic[Writer]):
             job = None
 
     async def _run_job(self, job: AnswerJob, *, writer: Writer | None) -> tuple[ClaimedDecision | None, Writer | None]:
-        """Returns (the run of the arm that takes over, the writer of this run)."""
+        """Returns (the run of the arm that takes over or None, the writer of this run or None)."""
         context = self._context
         try:
             outcome = job.outcome_without_run()

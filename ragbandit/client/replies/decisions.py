@@ -141,13 +141,13 @@ class KeptReward(TypedDict):
     source: RewardSource
     """`explicit`: computed from feedback; `default`: the default reward."""
     judged_by: JudgedBy | None
-    """The most trusted class of feedback that it was computed from; null for a default reward."""
+    """The most trusted class of feedback that the reward was computed from; null for a default reward."""
     surrogates: dict[str, float]
     """Quality that less trusted classes gave to the same answer, such as `{"judge": 0.8}`."""
     sample_weight: float
-    """Number of rows that it counts as when the policy learns it."""
+    """Number of rows that the reward counts as when the policy learns it."""
     clipped: bool
-    """Whether a bound changed the value."""
+    """Whether `minimum` or `maximum` changed the value."""
 
 
 class DecisionFields(TypedDict):
@@ -172,7 +172,7 @@ class DecisionFields(TypedDict):
     fault: str | None
     """Why the fallback arm was used instead of the policy's choice; null if it was not."""
     cost_weight: float | None
-    """Cost weight of the decision and of its reward; null: `reward.weight`."""
+    """Cost weight of the decision and of its reward; null for the setting `reward.weight`."""
     price: str | None
     """Name of the cost weight in the setting `cost_weights`: the requested one, or the default of the key or tenant."""
 
@@ -199,7 +199,7 @@ class PreviewArm(TypedDict):
     arm: str
     """Name of the arm."""
     probability: float
-    """Its probability, floors included."""
+    """Probability of the arm, floors included."""
     score: float | None
     """Expected reward by the policy; null if the policy has no scores."""
 
@@ -216,7 +216,7 @@ class PreviewReply(TypedDict):
     version: str
     """Snapshot of the policy."""
     reasons: list[str]
-    """Why these arms, in sentences."""
+    """Why these arms are on offer, in sentences."""
 
 
 class ClientRouteReply(RouteReply, total=False):
@@ -274,9 +274,9 @@ class SourceReply(TypedDict):
     id: str
     """Id of the passage."""
     title: str
-    """Title of its document."""
+    """Title of the passage's document."""
     text: str
-    """Its first characters (`log.source_chars`)."""
+    """First characters of the passage; their number is the setting `log.source_chars`."""
     url: str | None
     """Address of the document; null if the corpus has none."""
     score: float | None
@@ -377,9 +377,9 @@ class CancellationReply(TypedDict):
     decision_id: str
     """Id of the decision."""
     cancelled: bool | None
-    """Whether the cancellation ended it; null while it is still running."""
+    """Whether the cancellation ended the run; null while the arm is still running."""
     status: OutcomeStatus | Literal["pending"]
-    """How the arm ended; `pending` while it is still running."""
+    """How the arm ended; `pending` while the arm is still running."""
 
 
 class KeptOutcome(OutcomeFields):
@@ -412,7 +412,7 @@ class RecordReply(DecisionFields):
     asked: str | None
     """The user's own words, if the question was rewritten; else null."""
     session_id: str | None
-    """Id of its conversation; null if there is none."""
+    """Id of the question's conversation; null if there is none."""
     messages: list[MessageReply]
     """Stored messages before the question, oldest first."""
     context: dict[str, Any]
@@ -444,17 +444,17 @@ class RecordReply(DecisionFields):
     made_at: float
     """Time of the decision, seconds since 1970."""
     turn_of: str | None
-    """The decision that this turn belongs to; null for a decision. State, reason, feedback and reward are of that
-    decision."""
+    """The decision that this turn belongs to; null for a decision. `state`, `reason`, `feedback` and `reward` are then
+    those of that decision."""
     state: DecisionState
     """State of the decision in the ledger; see docs/glossary.md."""
     reason: str | None
-    """Why it is in this state; null without a reason."""
+    """Why the decision is in this state; null without a reason."""
     outcome: KeptOutcome | None
-    """Its outcome; null while it has none."""
+    """The decision's outcome; null while there is none."""
     feedback: list[KeptFeedback]
     """All feedback on the decision."""
     reward: KeptReward | None
     """The learned reward; null while it is not learned."""
     learned_seq: int | None
-    """Number of its update in the ledger; null while it is not learned."""
+    """Number of the decision's update in the ledger; null while it is not learned."""

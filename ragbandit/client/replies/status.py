@@ -136,9 +136,9 @@ class LearningReply(TypedDict):
     """How well the policy has learned, by the newest decisions."""
 
     state: LearningWord
-    """State of learning; `starved`: no labels come; `held back`: also while something else than the policy decides."""
+    """State of learning. `starved`: no labels come. `held back`: the safe start or something else decides."""
     sentence: str
-    """Why it is in this state, with numbers; what decides instead of the policy comes first."""
+    """Why learning is in this state, with numbers. First comes what decides instead of the policy."""
     slack: float | None
     """Reward that may be lost before the promise to the incumbent is broken; null without an incumbent."""
     remedy: str
@@ -220,17 +220,17 @@ class VerdictRequestReply(TypedDict):
     judge: str | None
     """Who scores the answers: `judge`, `check` or `labels`; null for the configured one."""
     budget: float | None
-    """Dollars that it may cost; null for a plan."""
+    """Dollars that the comparison may cost; null for a plan."""
     actor: str
-    """Who asked for it, and is charged."""
+    """Who asked for the comparison, and pays for it."""
     plan: list[str]
-    """What it would do, for how much, and how sure the result will be."""
+    """What the comparison would ask, at what price, and how sure its result would be."""
     asked: int
-    """Questions that were asked so far."""
+    """Number of questions that were asked so far."""
     dollars: float
-    """Dollars so far."""
+    """Dollars that the comparison has cost so far."""
     ended: str | None
-    """Why it ended, or was refused."""
+    """Why the newest run of the request ended, or why the request was refused; null before."""
     missing: str | None
     """The process that an open request lacks, and how to start it; null if it lacks none."""
     made_at: float | None

@@ -98,7 +98,7 @@ def told_dollars(source: Mapping[str, Any], *, place: Place, before: float | Non
 
 
 def told_in_reply(reply: Mapping[str, Any], *, before: float | None) -> float | None:
-    """The price in a reply, or in its `usage`, see `told_dollars`."""
+    """The price in a reply, or in its `usage`; None without one. before: see `told_dollars`."""
     if isinstance(usage := reply.get("usage"), dict):
         before = told_dollars(usage, place="usage", before=before)
     return told_dollars(reply, place="reply", before=before)

@@ -99,10 +99,10 @@ class Request:
     api_key: str | None = field(default=None, compare=False)
     #: True if another arm answers after a failure of this call. A failed call is then not repeated
     has_successor: bool = field(default=False, compare=False)
-    #: receives the fields of each streamed piece of a chat except its text, for example tool calls
+    #: receives the fields of each streamed piece of a chat except the text, for example tool calls
     delta_sink: Callable[[Mapping[str, Any]], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
     #: cost of the attempts that gave no completion: they failed, were repeated, or were cancelled after the model was
-    #: asked. The generator adds to it. The cost of a completion is in the completion
+    #: asked. The generator adds these costs. The cost of a completion is in the completion
     lost: Account = field(default_factory=Account, compare=False, repr=False)
 
 

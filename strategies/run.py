@@ -83,7 +83,7 @@ class Run:
     stream: AnswerStream = field(default_factory=AnswerStream)
     started: float = field(default_factory=time.monotonic)
     trace: list[TraceEvent] = field(default_factory=list)
-    #: receives the cost of the run, so that it is known however the run ends
+    #: receives the cost of the run, so that the cost is known however the run ends
     account: Account = field(default_factory=Account)
     #: True if another arm answers when this arm fails before its first text. Failed calls are then not repeated
     has_successor: bool = False

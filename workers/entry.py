@@ -10,6 +10,6 @@ def main() -> None:
     if line is not None:
         sys.stdout.write(f"{line}\n")
         return
-    from ragbandit.workers.cli import main as run_command  # it loads the parser and the table of verbs
+    from ragbandit.workers.cli import main as run_command  # the module loads the parser and the table of verbs
 
     run_command()

@@ -225,6 +225,6 @@ class Fallback:
         """Whether the default arm may be used: the service failed or refused the arms, and `arms` may have it."""
         if self.default_arm is None:
             return False
-        refused_arms = error.status == 403 and error.field == "arms"  # a budget or the key's scope excludes them
+        refused_arms = error.status == 403 and error.field == "arms"  # a budget or the key's scope excludes the arms
         away = error.status >= 500 or error.status == 429
         return (away or refused_arms) and (not isinstance(arms, list | tuple) or self.default_arm in arms)

@@ -33,7 +33,7 @@ class Addition:
 
     #: name of an arm -> a class that follows `ragbandit.hooks.Arm`
     arms: Mapping[str, str] = field(default_factory=dict)
-    #: name of an arm that asks other arms (`CompositeArm`) -> its params that contain their names
+    #: name of an arm that asks other arms (`CompositeArm`) -> params of this arm that contain the other arms' names
     arm_parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     #: name of a policy -> a class that follows `ragbandit.hooks.Policy`
     policies: Mapping[str, str] = field(default_factory=dict)

@@ -92,7 +92,7 @@ class TooManyRequests(Overloaded, code="TOO_MANY_REQUESTS", status=429):
 class LimitReached(RagBanditError, code="LIMIT_REACHED", status=429):
     """The task or session has reached its limit; a later attempt would be refused too."""
 
-    #: limits of the task and session: SpendLimit in the service (its module imports this one), JSON in the client
+    #: limits of the task and session: a SpendLimit, whose module imports this module, or JSON in the client
     limits: Sequence[Any] = ()
 
 
@@ -105,7 +105,8 @@ class StoreError(RagBanditError, code="STORE_UNAVAILABLE", status=503, repeats=T
 
     def __init__(self, message: str = "", *, lasting: bool = False, **details: str | None) -> None:
         super().__init__(message, **details)
-        #: whether every further attempt would fail too: a process that fails with this at its start is not restarted
+        #: whether every further attempt would fail too; then a process that fails with this at its start is not
+        #: restarted
         self.lasting = lasting
 
 

@@ -35,7 +35,7 @@ def lines(path: Path, *, blank: bool = False) -> Iterator[tuple[int, bytes]]:
                     message = f"line {number} has more than {MAX_LINE >> 20} MiB"
                     remedy = "write one JSON object a line, and cut long texts into parts"
                     raise InvalidInput(message, field=str(path), remedy=remedy)
-                line = raw.removeprefix(b"\xef\xbb\xbf")  # `cat` of several files leaves marks between them
+                line = raw.removeprefix(b"\xef\xbb\xbf")  # `cat` of files leaves marks within the result
                 rows += bool(line.strip())
                 if blank or line.strip():
                     yield number, line

@@ -10,7 +10,7 @@ from ragbandit.strategies.prompting.prompts import PromptOptions, Template, ask
 from ragbandit.strategies.run import Answer, Run
 
 #: form of a text with an answer. "direct": only the answer, on one line; "reasoned": a line of reasoning that ends with
-#: "the answer is ..."; "long": a paragraph, which is the answer; "news": the same, asked in Chinese, for CRUD-RAG
+#: "the answer is ..."; "long": a paragraph, which is the answer; "news": a paragraph, asked for in Chinese (CRUD-RAG)
 Style = Literal["direct", "reasoned", "long", "news"]
 #: form of an answer from notes. "short": a few words on one line; "long" and "news": a paragraph, see `Style`
 AnswerStyle = Literal["short", "long", "news"]
@@ -60,7 +60,7 @@ async def gather_once(run: Run, *, query: str, pool: PassagePool, k: int, cap: i
 async def run_calls(
     calls: Sequence[Callable[[], Awaitable[Result]]], *, run: Run, caps: Sequence[str] = ("tokens", "dollars")
 ) -> list[Result]:
-    """Run the calls concurrently. If the budget has one of `caps`, each call is checked, so they run one by one."""
+    """Run the calls concurrently, or in sequence if the budget has a cap of `caps`, so that each call is checked."""
     if any(getattr(run.budget, cap) is not None for cap in caps):
         return [await call() for call in calls]
     return await run_concurrently(calls)

@@ -23,7 +23,7 @@ class RefusedFields:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        #: caller -> field -> the time until which it is left out, the oldest first
+        #: caller -> field -> the time until which the field is left out, the oldest first
         self._ends: dict[Caller, dict[Place, float]] = {}
         #: all fields, the oldest first
         self._order: dict[tuple[Caller, Place], None] = {}

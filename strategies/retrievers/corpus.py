@@ -45,7 +45,7 @@ _QUOTES: Final = 'put "..." around cells with tabs, quotes or line breaks, and d
 
 #: a part of at most 16,000 characters, since the splitter's time is quadratic in the length of a part, and of a line
 _SECTION = re.compile(r"[\s\S]{1,16000}\Z|[\s\S]{8000,15998}(?:\n(?=#)|\n\n)|[\s\S]{8000,15998}[\n ,]|[\s\S]{16000}")
-#: front matter at the beginning of a Markdown file, in YAML or TOML; in JSON it is an object
+#: front matter in YAML or TOML at the beginning of a Markdown file. Front matter in JSON is an object, without marks
 _FRONT_MATTER = re.compile(
     r"(?:---[ \t]*\n(?P<yaml>.*?)^(?:---|\.\.\.)|\+\+\+[ \t]*\n(?P<toml>.*?)^\+\+\+)[ \t]*(?:\n|\Z)",
     re.DOTALL | re.MULTILINE,
@@ -62,7 +62,7 @@ _SOFT_HYPHEN = re.compile(r"\u00ad(?:[ \t]*\n[ \t]*)?")
 #: the first part of a word that a line end divides; group 2 is the second part
 _DIVIDED = re.compile(r"(?<![^\W_])([^\W\d_]++)[-\u2010][ \t]*\n\s*(?=([^\W\d_]++))")
 
-#: first bytes -> encoding: byte order marks, and pages in UTF-16 without one
+#: first bytes -> encoding: byte order marks, and the first "<" of a page in UTF-16 without a mark
 _BOM = {
     b"\xef\xbb\xbf": "utf-8-sig",
     b"\xff\xfe": "utf-16",
@@ -298,8 +298,8 @@ _VOID: Final = (
 _MOST_PARTS: Final = 200_000
 _TAG_NAME: Final = r"[a-z][^\t\n\r\f />\0]*+"
 #: a comment, a section of text, an end tag, a declaration or a start tag. Markup without an end matches to the page's
-#: end, so that all matches together take linear time. Before Python 3.11.5 a possessive group that may fail within a
-#: repetition matches too much
+#: end, so that all matches together take linear time. No possessive group may fail within a repetition: Python before
+#: 3.11.5 matches too much then
 _MARKUP: Final = re.compile(
     r"<(?:!--(?:-?>|[^-]*+(?:-(?!-!?\s*+>)[^-]*+)*(?:--!?\s*+>)?)"
     r"|!\[CDATA\[(?P<cdata>[^]]*+(?:](?!]>)[^]]*+)*)(?:]]>)?"
@@ -327,7 +327,7 @@ def _decode_file(path: Path) -> str:
     except OSError as error:
         raise InvalidInput(f"the document cannot be read: {error.strerror}") from error
     declared = _declared_encoding(data)
-    # Many pages are in UTF-8, whatever they declare. The bytes of ISO-2022 are those of ASCII.
+    # Many pages are in UTF-8, whatever they declare. But any text in ISO-2022 is also valid UTF-8.
     encoding = declared if declared.startswith("iso2022") else "utf-8"
     encoding = next((name for mark, name in _BOM.items() if data.startswith(mark)), encoding)
     try:

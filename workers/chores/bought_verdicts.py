@@ -13,7 +13,7 @@ from ragbandit.shared.errors import NotReady, QueueError, RagBanditError, StoreE
 from ragbandit.workers.chores.chore import Chore
 from ragbandit.workers.running.context import Context
 
-if TYPE_CHECKING:  # it takes 40 MB, and most processes never buy a verdict
+if TYPE_CHECKING:  # the module takes 40 MB, and most processes never buy a verdict
     from ragbandit.workers.pairs.bought_verdict import BoughtVerdict
 
 log = logging.getLogger("ragbandit.worker")
@@ -41,11 +41,11 @@ def carry_out_request(context: Context) -> None:
     ledger = context.ledger
     if not _newest_request(ledger).is_open:
         return
-    from ragbandit.workers.pairs.setup import asking_lease  # it takes 40 MB
+    from ragbandit.workers.pairs.setup import asking_lease  # the module takes 40 MB
 
     try:
         with asking_lease(ledger.database):
-            request = _newest_request(ledger)  # the last holder of the lease may have changed it
+            request = _newest_request(ledger)  # the last holder of the lease may have changed the request
             if request.is_open:
                 _OpenRequest(request, context=context).carry_out()
     except NotReady as error:
@@ -71,7 +71,7 @@ class _OpenRequest:
             keep_request(self._ledger.database, request, label=self._ledger.label)
 
     def carry_out(self) -> None:
-        self._store(self._request)  # else it would end as a request without a learner
+        self._store(self._request)  # else the request would end as one without a learner
         verdict = None
         try:
             verdict = self._prepare_verdict()

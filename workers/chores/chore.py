@@ -9,7 +9,7 @@ from ragbandit.workers.running.context import Context
 
 
 class Chore(ABC):
-    #: its task in words, for the thread's name and for log lines: "cannot <title>; trying again"
+    #: the chore's task in words, for the thread's name and for log lines: "cannot <title>; trying again"
     title: str
     #: seconds from the end of a run to the next one
     every_s: float

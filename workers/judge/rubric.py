@@ -41,8 +41,8 @@ _TAG: Final = re.compile(r"<(?=[|/!A-Za-z_<])|\[(?=/?INST\b)")
 _BEGINNING: Final = re.compile(
     r"""\{\s*+(?:"[^"{}]{1,60}"|'[^'{}]{1,60}'|\u201c[^\u201d{}]{1,60}\u201d|[^\s{}\[\],:"'][^\s{}\[\],:"]{0,60})\s*+:"""
 )
-#: the next token of an object. A single quote ends a text only before a sign, so that "it's" is no end. Before Python
-#: 3.11.5 a possessive group that may fail within a repetition matches too much
+#: the next token of an object. A single quote ends a text only before a sign, so the quote in "it's" does not. No
+#: possessive group may fail within a repetition: Python before 3.11.5 matches too much then
 _TOKEN: Final = re.compile(
     r"""\s*+(?:"(?:[^"\\]|\\.)*+"|'(?P<single>[^'\\]*+(?:(?:\\.|'(?!\s*+[,:}\]]))[^'\\]*+)*)'|\u201c(?P<curly>[^\u201c\u201d]*+)\u201d"""
     r"""|(?P<sign>[{}\[\],:])|(?P<word>[^\s{}\[\],:"'\u201c\u201d][^\s{}\[\],:"\u201c\u201d]*+))""",
@@ -323,7 +323,7 @@ def _tokens(text: str, at: int, *, ends: Sequence[int] | None = None) -> tuple[l
             tokens.append(match.group().strip())
         if depth == 0:
             return tokens, at
-    if ends is not None and _UNENDED.match(text, at):  # a score may be in it
+    if ends is not None and _UNENDED.match(text, at):  # the object may have a score
         raise UnreadableScores("the reply has a text in quotes without an end")
     return tokens, at
 

@@ -50,7 +50,7 @@ log = logging.getLogger("ragbandit.worker")
 
 #: reason for the end of a run that another process continues
 STOPPED: Final = "the process ended"
-#: a run computes the verdict after each 5 answered questions. Its interval is valid at all these times together
+#: a run computes the verdict after every 5 answered questions. The interval is valid at all these times together
 _LOOK_EVERY: Final = 5
 #: number of failures of an arm in a row that end a run: its server is probably down
 _MOST_FAILURES: Final = 3

@@ -66,7 +66,7 @@ class Supervisor:
         lock = Path(self.settings.data_dir) / "up.lock"
         self._lock = lock_file(lock, process="ragbandit up", at=self.settings.server.url, field="data_dir")
         with lock_store(self.settings, at=self.settings.server.url) or contextlib.nullcontext():
-            pass  # if a `serve` without `up` holds the store, this fails here and not in the log of a child
+            pass  # if a `serve` without `up` holds the store, `up` fails here and not in a child's log
         check_port(self.settings.server)
         self._write_config()
         if self.redis is not None:

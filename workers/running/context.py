@@ -72,7 +72,7 @@ class Context:
     )
     tracing: Tracing = OFF
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)
-    #: set when this process should end; it claims no job after that
+    #: set when this process should end; the process then claims no further job
     ending: threading.Event = field(default_factory=threading.Event)
     #: logs once per outage that the learner cannot learn
     learning_outage: StoreOutage = field(

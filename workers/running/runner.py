@@ -56,7 +56,7 @@ async def _run_at_most(seconds: float, work: Coroutine[Any, Any, Outcome], *, on
 
     def end(run: asyncio.Task[Outcome]) -> None:
         if not run.cancelled():
-            run.exception()  # so that asyncio does not log it
+            run.exception()  # so that asyncio does not log the error
         on_end()
 
     run.add_done_callback(end)

@@ -22,11 +22,11 @@ UNLIMITED_CONCURRENCY: Final = 8
 class GeneratorKind(ABC):
     """A configured generator that is not loaded. section: name of its settings in errors."""
 
-    #: packages that it imports
+    #: packages that the generator imports
     packages: ClassVar[tuple[str, ...]] = ()
-    #: the extra of RagBandit that installs them
+    #: the extra of RagBandit that installs these packages
     extra: ClassVar[str] = ""
-    #: whether its model shares the cores and the memory of this process
+    #: whether the generator's model shares the cores and the memory of this process
     is_local: ClassVar[bool] = False
     #: keys of `generator` that only this kind reads, and that do not change its answers
     speed: ClassVar[frozenset[str]] = frozenset()
@@ -41,7 +41,7 @@ class GeneratorKind(ABC):
 
     @property
     def model(self) -> str:
-        """Name of its model in outcomes."""
+        """Name of the generator's model in outcomes."""
         return self.settings.model
 
     @property

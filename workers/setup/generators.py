@@ -101,7 +101,7 @@ def concurrency_of(settings: GeneratorSettings, *, wanted: int | None, generator
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerArm:
-    #: params of its class, including "class"
+    #: params of the arm's class, including "class"
     params: Mapping[str, object] = field(default_factory=dict)
     generator: str = DEFAULT
     retriever: str = DEFAULT

@@ -39,13 +39,13 @@ class RetrieverKind:
     """
 
     open: Callable[[], Retriever]
-    #: build its index from passages. Returns its description
+    #: build the retriever's index from passages. Returns the description of the index
     build: Callable[[Rows, CountDone], Facts]
-    #: read the description of its index
+    #: read the description of the retriever's index
     read: Callable[[], Facts]
     #: where the index is: a folder, or an address with the name of the index there
     location: Facts = field(default_factory=dict)
-    #: check what a worker would need to open it, without loading a model or asking a server
+    #: check what a worker would need to open the retriever, without loading a model or asking a server
     check: Callable[[], None] = lambda: None
     #: check the number of passages that an arm takes from a search. Arguments: name of the arm, number
     check_passages: Callable[[str, int], None] = lambda arm, passages: None  # noqa: ARG005

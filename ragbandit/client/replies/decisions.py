@@ -160,7 +160,7 @@ class DecisionFields(TypedDict):
     propensity: float
     """Probability with which the arm was drawn."""
     pmf: dict[str, float]
-    """Probability of every offered arm after the exploration floor; they sum to 1."""
+    """Probability of every offered arm after the exploration floor; the probabilities sum to 1."""
     scores: dict[str, float] | None
     """The policy's value of every offered arm; null if the policy has no values."""
     policy: str
@@ -170,7 +170,7 @@ class DecisionFields(TypedDict):
     explored: bool
     """Whether another arm was at least as likely as the drawn one."""
     fault: str | None
-    """Why the fallback arm was used instead of the policy's choice; null if it was not."""
+    """Why the fallback arm was used instead of the policy's choice; null if the policy chose."""
     cost_weight: float | None
     """Cost weight of the decision and of its reward; null for the setting `reward.weight`."""
     price: str | None
@@ -313,7 +313,7 @@ class LabelTask(TypedDict):
     """An answer that waits for a label."""
 
     item: str
-    """Id of the answer, for `POST /v1/label-queue`; it does not show the arm."""
+    """Id of the answer, for `POST /v1/label-queue`; the id does not show the arm."""
     kind: Literal["decision", "verdict"]
     """`decision`: its label is learned; `verdict`: one of two answers to the same question, for a bought verdict."""
     decision_id: str | None
@@ -332,7 +332,7 @@ class LabelQueueReply(TypedDict):
     """Answers that wait for a label."""
 
     items: list[LabelTask]
-    """Answers of a verdict first, in a random order within each question; then those of decisions, newest first."""
+    """Answers of a verdict first, in a random order within each question; then answers of decisions, newest first."""
 
 
 class LabelReply(TypedDict):

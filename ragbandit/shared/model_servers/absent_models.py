@@ -17,7 +17,7 @@ _WORDS: Final = re.compile("model|deployment|no endpoints(?! found that)", re.IG
 _NAMES: Final = re.compile(
     r"(_i|I)ds?$|(^|_)ur[il]s?$|Ur[il]s?$|(^|_)models?$|^(container|skills|fallbacks|cached_?[cC]ontent|only|order)$"
 )
-#: objects by which a caller restricts the providers behind a gateway, which then may have no endpoint for its model
+#: objects by which a caller restricts the providers of a gateway; the gateway may then have no endpoint for its model
 _ROUTING: Final = frozenset({"provider", "providerOptions", "provider_options"})
 #: ids that no server looks up
 _OWN_IDS: Final = frozenset({"tool_call_id", "tool_use_id", "call_id", "user_id", "session_id"})

@@ -22,7 +22,7 @@ _EVENT: Final = (b"data: {", b"data:{")
 _BEGIN: Final = 80
 #: first characters of a JSON document, and of an HTML page
 _DOCUMENT: Final = (b"{", b"[", b"<")
-#: bytes at the end of a document among which its last character is searched before the connection ends
+#: number of last bytes of a document among which its closing bracket is searched before the connection ends
 _TAIL: Final = 80
 _ADDRESS_REMEDY: Final = "check generator.openai.base_url: a gateway or another page may be in between"
 
@@ -198,7 +198,7 @@ class EventReader:
             else:
                 return [{"error": value} if event == b"error" and "error" not in value else value]
         elif len(lines) <= 1:
-            # An event that is no error is a word, [PING], null or "" here, which only keeps the connection open.
+            # Here an event without an error is a word, [PING], null or "": it only keeps the connection open.
             return [{"error": decoded_text(data)}] if event == b"error" else []
         # This server sends no empty lines between events, so each line is an event.
         return [value for line in lines for value in self._values_of([line], event=event)]

@@ -114,8 +114,8 @@ class ModelServer:
         raw, sent = body if len(body) < _LARGE else io.BytesIO(body), {**self._headers, **headers}
         if self._add_trace is not None:
             self._add_trace(sent)
-        # The headers are not set on the session, because aiohttp would send those, with the key, to a proxy too. A
-        # redirect is not followed, because its address would get the question and the headers.
+        # The headers are not set on the session, because aiohttp would send a session's headers, with the key, to a
+        # proxy too. A redirect is not followed, because its address would get the question and the headers.
         return await self._session.post(self._address, data=raw, headers=sent, proxy=self._proxy, allow_redirects=False)
 
     async def close(self) -> None:
@@ -424,7 +424,7 @@ async def _chunks(reply: "aiohttp.ClientResponse") -> AsyncIterator[bytes]:
             content.set_exception(aiohttp.ClientPayloadError("the connection was closed"))
 
     if closed is not None:
-        closed.remove_done_callback(_retrieve_exception)  # an idle connection still has it
+        closed.remove_done_callback(_retrieve_exception)  # a reused connection still has it
         closed.add_done_callback(_retrieve_exception)
         closed.add_done_callback(fail)
     size = 0

@@ -111,7 +111,7 @@ class OpenAiOptions:
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     #: seed of all greedy requests, for servers that sample reproducibly; null if no seed should be sent
     seed: Annotated[int, Field(strict=True)] | None = None
-    #: fields added to every request, or replacing its own; null removes a field, for example {"temperature": null}
+    #: fields that are added to every request, or replace its fields; null removes a field, as in {"temperature": null}
     fields: Mapping[str, Any] = field(default_factory=dict)
     #: names of the request fields that arms of the class `model` pass to the server, besides messages, limits of
     #: tokens and an arm's own effort; null: all fields except the service's own

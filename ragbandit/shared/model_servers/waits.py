@@ -39,11 +39,11 @@ _WORDS: Final = re.compile(
     rf"((?:{_NUMBER}\s?[a-z]{{0,12}}(?:,|\sand)?\s?){{1,4}})(?![-:/\d])",  # neither a date nor a time
     re.IGNORECASE,
 )
-#: a quota of a day, as Gemini names it in these fields, and GitHub and OpenRouter in the message
+#: words for a daily quota: Gemini writes them in these fields, GitHub and OpenRouter in the message
 _PER_DAY: Final = re.compile(r"(?:per|by)_?day|free-models-per-day|limit_rpd/", re.IGNORECASE)
 _QUOTA_NAMES: Final = ("quotaid", "quota_id", "quotametric", "quota_metric", "quota_limit")
-#: words about such a quota, or one of a month (Cohere). They count if no wait is named, since a part of OpenAI's limits
-#: of a day is free again soon
+#: words for a daily or monthly (Cohere) quota. They count only if no wait is named, since a part of OpenAI's daily
+#: limits is free again soon
 _DAILY: Final = re.compile(
     r"\b(?:requests|tokens|calls) (?:per|/) (?:day|month)\b|\bdaily (?:quota|limit|free allocation)\b", re.IGNORECASE
 )

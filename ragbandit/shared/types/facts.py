@@ -194,7 +194,7 @@ class ModelPick(Fact):
     key: ClassVar[str] = "pick"
     #: the picked arm; None if the model failed
     arm: ArmName | None = None
-    #: why there is no arm; None if there is one
+    #: why no arm was picked; None if one was picked
     failed: str | None = None
     #: the model that was asked; None if the caller sent the pick
     by: str | None = None
@@ -261,13 +261,13 @@ class CandidateNote(Fact):
     """The draw that a version in shadow would have made."""
 
     version: str | None
-    #: snapshot of its policy
+    #: snapshot of the version's policy
     snapshot: str | None
-    #: its pmf over `Decision.arms`; None if it gave none
+    #: the version's pmf over `Decision.arms`; None if there is none
     pmf: tuple[float, ...] | None
-    #: why it gave no pmf
+    #: why there is no pmf; None if there is one
     fault: str | None
-    #: probability that it gave to arms that were not offered
+    #: the version's probability of arms that were not offered
     unseen: float | None = None
 
 

@@ -172,9 +172,9 @@ class PolicyVersion:
     base: PolicyLabel
     """`policy.label` of the configuration that the version changes."""
     label: PolicyLabel
-    """Label of its ledger; equal to `base` if the version is the configuration itself."""
+    """Label of the version's ledger; equal to `base` if the version is the configuration itself."""
     state: VersionState
-    """State of its rollout."""
+    """State of the version's rollout."""
     former: VersionState | None
     """`champion` for a former champion that a rollback restores; otherwise null."""
     changes: Mapping[str, Json] = field(default_factory=dict)
@@ -182,13 +182,13 @@ class PolicyVersion:
     revision: int
     """Number of changes of this version so far; a change names the revision that it is based on."""
     reason: str
-    """Why it is in its state."""
+    """Why the version is in this state."""
     made_by: str
-    """Who added it."""
+    """Who added the version."""
     made_at: float
-    """When it was added, seconds since 1970."""
+    """When the version was added, seconds since 1970."""
     since: float
-    """When its state changed last, seconds since 1970; only evidence after this time counts."""
+    """When the version's state last changed, seconds since 1970; only evidence after this time counts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

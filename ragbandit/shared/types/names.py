@@ -54,10 +54,10 @@ CircuitState = Literal["closed", "open", "half_open"]
 #: classes of feedback, most trusted first: "label" (gold answers, raw rewards, checks by code), "human" (ratings),
 #: "judge" (a model's scores), "event" (user actions)
 JudgedBy = Literal["label", "human", "judge", "event"]
-#: classes whose scores are calibrated by those of the others
+#: classes of feedback whose scores are calibrated by scores of the other classes
 SURROGATES: Final = ("judge", "event")
 OutcomeStatus = Literal["answered", "exhausted", "failed"]
-#: states of a decision in one ledger; every decision has exactly one (promise 7 of the design)
+#: states of a decision in one ledger; every decision has exactly one state
 DecisionState = Literal["learned", "defaulted", "waiting", "closed", "quarantined"]
 
 #: stop reason of a failed outcome: the caller cancelled the answer

@@ -310,7 +310,7 @@ DERIVED: Final = "derived:"
 Period = Literal["day", "month"]
 
 
-#: what has sums of its turns: a session of one key, or a task
+#: units for which the dollars and turns are summed: a session of one key, or a task
 TurnKind = Literal["session", "task"]
 TURN_KINDS: Final[tuple[TurnKind, ...]] = get_args(TurnKind)
 #: who spends: a session, a task, a tenant or a key
@@ -328,7 +328,7 @@ class SpendLimit:
     period: Period | None = None
     unit: Literal["dollars", "turns"] = "dollars"
     most: float
-    #: amount used by earlier turns of the session or task, as the service read it before it decided
+    #: amount that earlier turns of the session or task have used, as read before the decision
     used: float = 0.0
     #: whether the cheapest arm answers questions beyond the limit; otherwise they are refused
     moves: bool = False

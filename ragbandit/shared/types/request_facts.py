@@ -38,7 +38,7 @@ class Sent:
     agent: str | None = None
     #: the model that the client named, if it is not `auto`; requests for different models belong to different tasks
     asked_model: str | None = None
-    #: abilities that an arm must have; and abilities that count only if some arm has all of both kinds
+    #: abilities that an arm must have; and further ones, required only if some arm has all abilities of both kinds
     needs: tuple[str, ...] = ()
     optional_needs: tuple[str, ...] = ()
     #: estimated tokens of the prompt
@@ -52,7 +52,7 @@ class Sent:
     history: Mapping[str, Json] = field(default_factory=dict)
     #: how the question was rewritten; empty if it was not
     rewrite: Mapping[str, Json] = field(default_factory=dict)
-    #: the arm that a language model has picked, or why it picked none; empty if none was asked
+    #: the arm that a language model has picked, or why there is no pick; empty if no model was asked
     pick: Mapping[str, Json] = field(default_factory=dict)
     #: notes of additions, each under names of its own
     others: Mapping[str, Json] = field(default_factory=dict)

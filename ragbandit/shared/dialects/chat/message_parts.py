@@ -13,7 +13,7 @@ LOGPROBS: Final = "logprobs"
 #: fields of a message with images, audio or video
 MEDIA: Final = ("images", "image", "audio", "video", "videos")
 #: field of an answer with signed thoughts, and with all blocks of Anthropic's Messages that a chat cannot have. `at` in
-#: a block is the number of characters of text before it. A block "citations" belongs to the text that ends there
+#: a block is the number of characters of text before the block. A block "citations" belongs to the text that ends there
 BLOCKS: Final = "thinking_blocks"
 #: fields that may be larger than texts, with a limit of their own
 LARGE: Final = (*MEDIA, BLOCKS)

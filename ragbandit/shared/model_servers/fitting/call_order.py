@@ -9,7 +9,7 @@ from ragbandit.shared.model_servers.fitting.contents import join_messages, messa
 from ragbandit.shared.model_servers.fitting.fitted import RequestChanges
 from ragbandit.shared.reading.fields import flat_text
 
-#: result of a call without one
+#: text of the result that is added to a call without a result
 NO_RESULT: Final = "(no result)"
 
 

@@ -60,7 +60,7 @@ _LIMITS: Final = frozenset(
 class ServerFeatures:
     """Features of a request that a server accepts. By default everything that chat completions allow."""
 
-    #: whether the role `developer` is known; otherwise it is `system`
+    #: whether the role `developer` is known; otherwise it is changed to `system`
     developer: bool = True
     #: where system messages may stand. "first": one message, at the beginning. "nowhere": in the first user's message
     system: Literal["anywhere", "first", "nowhere"] = "anywhere"
@@ -142,7 +142,7 @@ _OPENAI_PARAMETERS: Final = frozenset(
     | {"logit_bias"}
 )
 
-#: kind of server -> what it accepts
+#: kind of server -> features that it accepts
 TABLE: Final[Mapping[Kind, ServerFeatures]] = {
     "openai": _OPENAI,
     "anthropic": ServerFeatures(

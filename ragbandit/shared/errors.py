@@ -105,8 +105,7 @@ class StoreError(RagBanditError, code="STORE_UNAVAILABLE", status=503, repeats=T
 
     def __init__(self, message: str = "", *, lasting: bool = False, **details: str | None) -> None:
         super().__init__(message, **details)
-        #: whether every further attempt would fail too; then a process that fails with this at its start is not
-        #: restarted
+        #: whether every further attempt would fail too, so that a process that fails at its start is not restarted
         self.lasting = lasting
 
 

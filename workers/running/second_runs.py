@@ -24,8 +24,7 @@ class SecondRuns:
     now: Callable[[], float] = time.monotonic
     _looked_at: float = -math.inf
     _waits: bool = False
-    #: time since which this worker claims no new decision, so that a second run can begin; None while it claims
-    #: decisions
+    #: time since which this worker claims no decision, so that a second run can begin; None while it claims decisions
     _held_since: float | None = None
     _next_at: float = -math.inf
 

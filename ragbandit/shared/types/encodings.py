@@ -102,8 +102,7 @@ class Encoding:
 
 
 class DigestCache(Generic[_Value]):
-    """A thread-safe cache of values by digest. It has the last `most` values that were put or used, and at most 2 *
-    `most`.
+    """A thread-safe cache of values by digest: at least the `most` values put or used last, at most twice as many.
 
     Keys and values are of a fixed size, so a limit of entries limits the bytes.
     """

@@ -77,7 +77,7 @@ class TextSink:
         self._passed = ""
 
     async def __call__(self, text: str) -> None:
-        """Send the new part of the text so far. A second attempt may start with a shorter text. Raises as `end`."""
+        """Send the new part of the text so far. A second attempt may start with a shorter text. Errors: see `end`."""
         known = len(self._passed) if self._stops and text.startswith(self._passed) else 0
         settled = _settled_text(text, stops=self._stops, known=known)
         if not self._passed.startswith(settled):  # nothing is new while a second attempt is shorter

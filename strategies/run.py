@@ -168,7 +168,7 @@ class Run:
             raise OutOfBudget("passages")
 
     def note_shown(self, passages: Iterable[Passage]) -> None:
-        """Record the passages of a prompt as sources of the outcome, and count them. Raises as `show`."""
+        """Record the passages of a prompt as sources of the outcome, and count them. Raises OutOfBudget("passages")."""
         for passage in passages:
             self.shown.setdefault(passage.id, passage)
         self.show(len(self.shown))
@@ -265,8 +265,8 @@ class Run:
     ) -> Completion:
         """Pass a client's conversation on to the model, and record cost and trace. Sets `reply`.
 
-        prompt: the conversation as text, for counts and traces. max_tokens: limit if its fields have none; None for no
-        limit. effort: reasoning effort if its fields ask for none. Raises as `complete`. The budget's cap on tokens is
+        prompt: the conversation as text, for counts and traces. max_tokens: limit if the conversation has none; None
+        for no limit. effort: reasoning effort if it asks for none. Raises as `complete`. The budget's cap on tokens is
         checked only before the call.
         """
         self._check_call()

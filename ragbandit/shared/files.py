@@ -78,7 +78,7 @@ def _first_data(pipe: io.FileIO, *, path: Path) -> bytes:
     while True:
         has_ended = bool(ended.poll(0))
         data = pipe.read(1 << 20)
-        if data is None:  # there is a writer
+        if data is None:  # a writer exists, and has sent no data yet
             return b""
         if data or has_ended:
             return data

@@ -27,7 +27,7 @@ _BUNDLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 #: names of loopback in the file of hosts of Linux
 _LOOPBACK: Final = ("localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback")
-#: ports of a URL without one
+#: scheme -> port of a URL that names no port
 _PORTS: Final = {"http": 80, "https": 443}
 #: what a file of variables may leave around a value: line breaks, and quotes that only a shell removes
 _AROUND: Final = " \t\r\n\"'"

@@ -102,7 +102,7 @@ class PromptedArm(ParamsArm[Prompted]):
     needs: frozenset[Need] = frozenset({"completion", "stop"})
     #: purpose of a prompt in the arm -> name of its template. {param} is replaced by the value of this param
     prompts: ClassVar[Mapping[str, str]]
-    #: as `prompts`, for the param `prompts: paper`. A style for which there is no such template uses that of `prompts`
+    #: templates for the param `prompts: paper`. If a style has no such template, its template in `prompts` is used
     paper_prompts: ClassVar[Mapping[str, str]] = {}
     #: package whose folder `templates` has prompts of the arm, besides those that every arm may use
     package: ClassVar[str] = PACKAGE

@@ -81,7 +81,7 @@ def checked_reply(body: object, *, arm: str, remedy: str = "", redact: Callable[
 
 
 def add_reply(reply: PipelineReply, *, run: Run) -> Answer:
-    """Add the steps and the cost of a reply to the run, and return its answer. Raises as `Run.add_cost`."""
+    """Add the steps and the cost of a reply to the run, and return its answer. Raises OutOfBudget."""
     run.draft = reply.answer
     run.trace.extend(Round(number=number) for number in range(1, reply.steps + 1))
     run.add_cost(Cost(**reply.cost.model_dump()))

@@ -349,7 +349,7 @@ async def ask(
     final: Settle | None = None,
     **showing: Unpack[PromptOptions],
 ) -> Completion:
-    """Fill the template and call the model: `fill_prompt`, then `Run.complete`. Raises as these functions."""
+    """Fill the template (`fill_prompt`) and call the model (`Run.complete`). Raises the errors of both functions."""
     prompt = fill_prompt(run, template=template, fields=fields, max_tokens=max_tokens, **showing)
     return await run.complete(prompt, purpose=purpose, max_tokens=max_tokens, stop=stop, want=want, final=final)
 

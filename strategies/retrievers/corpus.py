@@ -307,7 +307,7 @@ _MARKUP: Final = re.compile(
     rf"|(?P<start>{_TAG_NAME})(?:[^=>]++|=\s*+(?:\"[^\"]*+\"|'[^']*+')?+)*+(?P<closed>>)?)",
     re.IGNORECASE,
 )
-#: as _MARKUP, but quotes are plain characters, so the value of an attribute ends with the tag
+#: like _MARKUP, but quotes are plain characters, so the value of an attribute ends with the tag
 _UNQUOTED: Final = re.compile(_MARKUP.pattern.replace(r"""(?:\"[^\"]*+\"|'[^']*+')?+""", ""), re.IGNORECASE)
 _RAW_END: Final = {tag: re.compile(rf"</{tag}[\s/>]", re.IGNORECASE) for tag in ("script", "style")}
 #: what begins or ends an HTML comment or inline code of Markdown, in which a comment is text
@@ -567,7 +567,7 @@ _OURS: Mapping[str, Callable[[Path], tuple[str, str]]] = MappingProxyType(
 
 
 def _readers() -> Mapping[str, Callable[[Path], tuple[str, str]]]:
-    """As `_OURS`, with the forms of documents that additions read."""
+    """Suffix of a file -> function that returns (title, text), also for suffixes that additions read."""
     return {**_OURS, **dict.fromkeys(offered_places_except(_OURS, hook="documents"), _read_by_addition)}
 
 

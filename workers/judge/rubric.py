@@ -280,7 +280,7 @@ def _parts(text: str, *, shown: str, criteria: Sequence[str]) -> Iterator[str | 
     ends = [each.start() for each in _END_OF_VALUE.finditer(text)]
     for match in _BEGINNING.finditer(text):
         at = match.start()
-        if at < end:  # within the last object
+        if at < end:  # this brace is within the last object
             continue
         yield text[end:at]
         tokens, end = _tokens(text, at)

@@ -101,7 +101,7 @@ class InlineAnswers(InlineRuns):
         if self._loop is not None and not self._loop.is_closed() and self._loop.is_running():
             try:
                 asyncio.run_coroutine_threadsafe(self._end_runs(), self._loop).result(CLOSE_S)
-            except TimeoutError:  # the caller must still close the database
+            except TimeoutError:  # not raised: the caller must still close the database
                 log.warning("a part did not close; the process ends all the same", extra={"action": "close"})
         self._give_back()
         for routine in self._routines:
@@ -111,7 +111,7 @@ class InlineAnswers(InlineRuns):
         """Queue the decisions again that were claimed and have not begun."""
         runs = self._context.active_runs
         for key in set(runs.claimed_ids()).difference(runs.running_ids()):
-            with contextlib.suppress(StoreError):  # the claim expires
+            with contextlib.suppress(StoreError):  # otherwise the claim expires
                 self._context.queue.give_back(key)
 
     async def _end_runs(self) -> None:

@@ -90,7 +90,7 @@ class AnswerJob:
 
     @property
     def longest_s(self) -> float:
-        assert self._budget.seconds is not None  # the settings have a number
+        assert self._budget.seconds is not None  # the settings require a number
         return self._budget.seconds + MARGIN_S
 
     @property

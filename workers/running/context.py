@@ -156,7 +156,7 @@ class Context:
         for part in [*self.scorers, *parts_of(self.arms.values())]:
             try:
                 loop.run(part.close(), timeout_s=max(0.1, give_up - time.monotonic()))
-            except Exception as error:  # the caller must still close the database
+            except Exception as error:  # not raised: the caller must still close the database
                 extra = {"action": "close", "part": part.name, "reason": repr(error)}
                 log.warning("a part could not be closed; the process ends all the same", extra=extra)
         loop.close()

@@ -114,7 +114,7 @@ class Runner(Generic[Writer]):
                 outcome, writer = await self._run_arm(job, writer=writer)
         except asyncio.CancelledError:
             if not context.ending.is_set():
-                raise  # the arm cancelled itself
+                raise  # the arm cancelled its own run
             await context.in_thread(job.give_back)
             return None, writer
         except Abandoned:

@@ -74,7 +74,7 @@ def score(context: Context, scorer: QueueScorer, *, job: ScoreJob, run: ClaimedD
             scorer.queue.withhold(job)
             return
         outcome = record.outcome
-        if outcome is None or not record.decision.query.text.strip():  # the texts were erased
+        if outcome is None or not record.decision.query.text.strip():  # the decision's texts were erased
             scorer.queue.withhold(job)
             return
         if isinstance(scorer, Judging) and not context.rules.may_read(record.decision.query, model="judge"):

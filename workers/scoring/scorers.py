@@ -83,7 +83,7 @@ class Judging(QueueScorer):
     async def verdict(
         self, question: str, *, outcome: Outcome, attempt: int, bill: Account
     ) -> tuple[Verdict, str | None]:
-        """Judge an answer. Returns (verdict, origin of the passages that the judge was shown). Raises as `Judge.score`.
+        """Judge an answer. Returns (verdict, origin of the passages shown to the judge). Errors: see `Judge.score`.
 
         The origin is "arm", "search", or None without passages. attempt: from 1.
         bill: gets the cost, also if the call is cancelled

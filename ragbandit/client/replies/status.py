@@ -86,21 +86,21 @@ class CountersReply(TypedDict):
     """Counts of decisions by state, and of feedback: the fields of `ragbandit.Counters`."""
 
     decided: int
-    """All decisions."""
+    """Number of decisions."""
     learned: int
-    """Learned from feedback."""
+    """Decisions learned from feedback."""
     defaulted: int
-    """Learned with the default reward."""
+    """Decisions learned with the default reward."""
     waiting: int
-    """Not closed yet."""
+    """Decisions that are not closed yet."""
     closed: int
-    """Closed with nothing to learn."""
+    """Decisions closed with nothing to learn."""
     quarantined: int
-    """Cannot be learned; `ragbandit feedback quarantined` names the reason."""
+    """Decisions that cannot be learned; `ragbandit feedback quarantined` names the reasons."""
     feedback: int
     """Stored judgements."""
     late_feedback: int
-    """Judgements that came after their decision was closed, and were not learned."""
+    """Judgements that came after the decision was closed, and were not learned."""
     unseen: int
     """Decisions made before this ledger began, or while it was retired; the learner will add them."""
 

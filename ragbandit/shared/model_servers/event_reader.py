@@ -82,7 +82,7 @@ class EventReader:
         self._begin = b""
         #: bytes, and _LINE for each line, since the last value
         self._size = 0
-        #: bytes of attempts to parse a document
+        #: bytes that were parsed in vain, because the document was incomplete
         self._parsed = 0
         self._is_read = False
         self._joins = joins

@@ -38,7 +38,7 @@ def _known_hours(hours: str) -> str:
 
 
 def reached_rows(rows: Sequence[Any]) -> Sequence[Any]:
-    """Raises ValueError for a row of a list of prices without a condition, or whose calls all meet a later row."""
+    """Raises ValueError if a row of a list of prices has no condition, or if its calls all meet a later row."""
     hours = [row.get("hours") and (row["hours"], row.get("zone", "UTC")) for row in rows]
     for place, row in enumerate(rows):
         if not row.keys() & {"above", "tier", "hours"}:

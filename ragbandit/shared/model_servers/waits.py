@@ -81,7 +81,7 @@ def retry_after_s(header: str | None) -> float:
 def _field_s(name: str, value: Any) -> float:
     if isinstance(value, Mapping):  # a duration of protobuf
         return max(0.0, (finite_number(value.get("seconds")) or 0.0) + (finite_number(value.get("nanos")) or 0.0) / 1e9)
-    is_ms = name.endswith("ms") and finite_number(value) is not None  # a text may have its unit
+    is_ms = name.endswith("ms") and finite_number(value) is not None  # a text may name its unit
     return _until_s(value) / (1e3 if is_ms else 1.0)
 
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-#: fields of an object with its text
+#: fields in which an object has its text
 TEXTS: Final = ("text", "content", "value", "summary", "parts")
 #: maximum number of levels of nesting in an unknown field. Deeper values become null
 _MAX_DEPTH: Final = 50

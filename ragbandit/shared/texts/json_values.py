@@ -58,7 +58,7 @@ def fast_json_bytes(value: object) -> bytes | None:
 
 
 def sorted_json_bytes(value: object) -> bytes | None:
-    """As `json_bytes`, with sorted names; None for a value that pydantic's encoder does not write as Python's does."""
+    """`json_bytes` with sorted names; None for a value that pydantic's encoder does not write as Python's does."""
     try:
         return encoder()(_sorted(value))
     except (ValueError, TypeError, RecursionError):

@@ -114,7 +114,7 @@ def without_secrets(text: str) -> str:
     if is_ascii and not _HINTS.search(lowered):
         return "\n".join(lines)
     for hints, pattern, replacement in _SECRETS:
-        if not is_ascii or any(hint in lowered for hint in hints):  # a pattern's `i` also matches a dotless i
+        if not is_ascii or any(hint in lowered for hint in hints):  # hints in ASCII do not find a dotless i
             lines = [pattern.sub(replacement, line) for line in lines]
     return "\n".join(lines)
 

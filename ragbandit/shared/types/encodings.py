@@ -32,7 +32,7 @@ class Encoding:
 
     @classmethod
     def of(cls, value: Any) -> Self:
-        """Encode the parts of a field. Raises as `json_bytes`."""
+        """Encode the parts of a field. Raises the errors of `json_bytes`."""
         parts = value if _has_parts(value) else [value]
         return cls(_parts={id(part): (part, *_encode_part(part)) for part in parts})
 
@@ -64,12 +64,12 @@ class Encoding:
         return parts
 
     def json(self, value: object) -> bytes:
-        """The JSON of a field. Unknown parts are encoded now. Raises as `json_bytes`."""
+        """The JSON of a field. Unknown parts are encoded now. Raises the errors of `json_bytes`."""
         data = self._json_of_parts(value)
         return json_bytes(value) if data is None else data
 
     def body(self, fields: Mapping[str, Any]) -> bytes:
-        """The JSON of an object with these fields. Raises as `json_bytes`."""
+        """The JSON of an object with these fields. Raises the errors of `json_bytes`."""
         members, others = list[bytes](), dict[str, Any]()
         for name, value in fields.items():
             data = self._json_of_parts(value)

@@ -222,7 +222,7 @@ def spoken_answer(outcome: Outcome) -> str:
 
 
 def written_answer(outcome: Outcome) -> str | None:
-    """The answer without the transcript of its audio, which clients of chats get with the audio; None without one."""
+    """The answer without the transcript, which clients of chats get with the audio; None if there is no answer."""
     return None if outcome.answer is None else outcome.answer.removesuffix(spoken_answer(outcome))
 
 

@@ -295,7 +295,7 @@ class ModelReply:
         self._raise_failure(part)
         self.dollars = told_dollars(part, place="message", before=self.dollars)
         self._has_deltas = self._has_deltas or not is_whole
-        if is_whole and self._has_deltas:  # a whole message after deltas repeats them
+        if is_whole and self._has_deltas:  # a whole message after deltas repeats the deltas
             known = {**self.message.whole, "content": self.text or self.tagged.has_thoughts, "tool_calls": self._calls}
             part = {name: value for name, value in part.items() if not known.get(name)}
         fields = {name: value for name, value in part.items() if name not in self._read_by_name and value not in _EMPTY}

@@ -47,7 +47,7 @@ class RequestChanges:
     #: names at the server of functions that replace tools of free text
     free_text: set[str] = field(default_factory=set)
     #: indexes of calls of these functions
-    _held: list[Any] = field(default_factory=list)  # no set: an index may be of any type
+    _held: list[Any] = field(default_factory=list)  # a list, since an index may be of any type
 
     def delta(self, delta: Mapping[str, Any]) -> dict[str, Any]:
         """A delta of the answer for the client. It lacks calls of free text, whose text can be read only from complete

@@ -18,7 +18,7 @@ class CallIdForms:
     def __init__(self, *, takes: ServerFeatures, fitted: RequestChanges) -> None:
         self._form, self._is_unique, self._fitted = takes.call_id, takes.unique_ids, fitted
         self._count = dict[str, int]()
-        #: the client's id -> the newest id for it
+        #: a client's id -> the newest id for the server
         self._newest = dict[str, str]()
 
     def id_for_call(self, key: str) -> str:

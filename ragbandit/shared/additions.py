@@ -1,4 +1,4 @@
-"""Finds additions: the folders of ragbandit/additions, and installed packages of others with an entry point.
+"""Finds additions: the folders of ragbandit/additions, and installed packages with an entry point.
 
 The core imports no addition. It asks this module for the classes that additions offer for a hook (a field of
 `Addition`), and imports a class when it needs the class.

@@ -1,8 +1,8 @@
 """Confidence sequences: bounds that hold simultaneously after every row, so one may look and stop at any time.
 
-Reports and rollouts, which are looked at while their log grows, all use `asymptotic_width`. It is valid in the limit of
-many rows; its callers allow for rare rows that were not drawn yet (docs/estimates.md). `SampleSize` decides whether a
-log has enough rows for an interval.
+Reports and rollouts, which are looked at while their log grows, all use `asymptotic_width`. This width is valid in the
+limit of many rows; its callers allow for rare rows that were not drawn yet (docs/estimates.md). `SampleSize` decides
+whether a log has enough rows for an interval.
 """
 
 import math

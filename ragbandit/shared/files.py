@@ -121,7 +121,7 @@ def temporary_folder() -> str:
 
 
 def private_socket(folder: str) -> Path:
-    """Path of the Unix socket of this user's server for `folder`. It is short, since the limit is 107 bytes."""
+    """Path of the Unix socket of this user's server for `folder`. The path is short, since the limit is 107 bytes."""
     name = hashlib.sha256(str(Path(folder).absolute()).encode()).hexdigest()[:16]
     path = Path(temporary_folder()) / f"ragbandit-{os.getuid()}-{name}.sock"
     return path if len(os.fsencode(path)) <= 107 else Path("/tmp", path.name)  # noqa: S108 - the name is of this user
@@ -254,7 +254,7 @@ class Folder:
         return Path(self.root, name).is_file()
 
     def fingerprint(self, name: str) -> str:
-        """A text that changes when the file is written again, made from metadata. Raises OSError without a file."""
+        """A text, made from metadata, that changes when the file is written again. Raises OSError without a file."""
         if self._remote:
             system, path = self._system(name)
             system.invalidate_cache(path.rpartition("/")[0])

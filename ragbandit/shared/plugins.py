@@ -141,7 +141,7 @@ def _adapters(kind: type[Any]) -> Mapping[str, "TypeAdapter[Any]"]:
 
 
 def function_identity(function: object) -> str:
-    """Name of a function, with a hash of its source code if available, so that a changed function is called again."""
+    """Name of a function, with a hash of its source code if available, so that a changed function has another name."""
     kind: Any = function if hasattr(function, "__qualname__") else type(function)
     name = f"{kind.__module__}:{kind.__qualname__}"
     try:

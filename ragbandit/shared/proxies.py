@@ -141,7 +141,7 @@ def _is_here(host: str, address: _Address | None) -> bool:
 
 
 def _matches(entry: str, *, host: str, address: _Address | None, port: int | None) -> bool:
-    """Whether an entry of NO_PROXY means a host and its port."""
+    """Whether an entry of NO_PROXY covers a host and its port."""
     entry = entry.lower().removeprefix("http://").removeprefix("https://")
     if not entry:
         return False

@@ -27,7 +27,7 @@ def device_of(device: str, *, field: str) -> str:
 
 
 def precision_of(precision: str, *, device: str, field: str) -> str:
-    """Resolve "auto" to "bfloat16" if the device multiplies it in hardware, else to "float32". Raises ConfigError."""
+    """Resolve "auto" to "bfloat16" if the hardware multiplies bfloat16, else to "float32". Raises ConfigError."""
     import torch
 
     if precision in {"float32", "bfloat16"}:

@@ -28,8 +28,7 @@ def next_learn(context: Context, woken: bool) -> Callable[[], int] | None:  # no
 
 
 def learn(context: Context) -> int:
-    """Learn what is ready, trying for LEARN_S if the store fails. Returns like `Learner.drain`, or 0 after a failure.
-    """
+    """Learn what is ready, trying for LEARN_S if the store fails. Returns as `Learner.drain`, or 0 after a failure."""
     assert context.learner is not None
     context.wake_versions()
     work = partial(drain, context, context.learner, patience_s=context.settings.learning.lease_s + 1)

@@ -9,8 +9,8 @@ from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dialect:
-    """A dialect of conversations: how a request is converted to a chat completion, which most servers take, and what is
-    lost in it.
+    """A dialect of conversations: how a request is converted to a chat completion, which most servers take, and what
+    the conversion loses.
     """
 
     #: fields -> (chat completion, types of parts that a chat completion cannot have). The function keeps a field

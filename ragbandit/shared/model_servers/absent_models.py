@@ -52,7 +52,7 @@ def names_stored_object(request: Mapping[str, Any]) -> bool:
     """Whether a request names a file, a container, another stored object, an address, a further model or the providers
     that may answer.
 
-    A server may lack this object instead of its model, and its message may then repeat the caller's words.
+    A server may lack the named object instead of the model, and its message may then repeat the caller's words.
     """
     left: list[Any] = [{name: value for name, value in request.items() if name != "model"}]
     while left:

@@ -133,7 +133,7 @@ class EventReader:
                     yield from values
 
     def end(self) -> Iterator[Any]:
-        """Yield the last values of the body. Raises BrokenReply for a text without events and a complete document."""
+        """Yield the last values of the body. Raises BrokenReply if it has text, but no event or complete document."""
         if self._begin.startswith(_DOCUMENT):
             yield from self._document(is_whole=True)
         else:

@@ -47,7 +47,7 @@ class Failure:
     most_tokens: int | None = None
 
     def without_keys(self, secrets: Iterable[str]) -> "Failure":
-        """The failure without a `code` or `param` in which the server repeats a key or one of these secrets."""
+        """The failure without a `code` or `param` that contains a key or one of these secrets."""
         known = [*secrets]
         code, param = (
             None if text is None or without_keys(text, secrets=known) != text else text
@@ -67,7 +67,7 @@ class Failure:
 
     @property
     def reason(self) -> str:
-        """Why another arm is asked: UNABLE, or the kind."""
+        """Why another arm is asked: UNABLE, or the kind of the failure."""
         return UNABLE if self.is_unable else self.kind
 
     @property

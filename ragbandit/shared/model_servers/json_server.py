@@ -24,7 +24,7 @@ _SHOWN: Final = 200  #: maximum number of characters of a reply's body in messag
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JsonServer:
-    """A server at a URL, which has been checked by `check_address`. Its messages contain neither headers nor keys."""
+    """A server at a URL, which has been checked by `check_address`. Error messages contain neither headers nor keys."""
 
     url: str
     #: section of the settings with the URL and its `timeout_s`, for messages
@@ -56,8 +56,8 @@ class JsonServer:
     ) -> object:
         """Send a body, and return the JSON of the reply.
 
-        timeout: time limit of the whole call, seconds. take_headers: called with those of the reply, names in lower
-            case. Raises ServerFailed.
+        timeout: time limit of the whole call, seconds. take_headers: called with the headers of the reply, names in
+            lower case. Raises ServerFailed.
         """
         try:
             # The timeout of httpx applies to each read: a reply that comes byte by byte would never time out.

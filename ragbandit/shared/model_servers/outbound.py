@@ -20,7 +20,7 @@ def check_address(url: str, *, field: str, remedy: str, query: bool = False) -> 
 
 
 def check_header_value(value: str, *, what: str, field: str, remedy: str) -> None:
-    """Raises ConfigError, without the value, if no header can contain the value. what: its source, for the message."""
+    """Raises ConfigError, without the value, if no header can contain the value. what: the value's source."""
     if value != value.strip() or not (value.isascii() and value.isprintable()):
         message = f"{what} contains a line break, a space at an end, or a character that is not ASCII"
         raise ConfigError(message, field=field, remedy=remedy)

@@ -131,7 +131,7 @@ class Refusal:
 
 
 def read_refusal(status: int, *, code: str | None, message: str) -> Refusal:
-    """Read a refusal. status: HTTP status. code: the server's own code. message: its words."""
+    """Read a refusal. status: HTTP status. code: the server's own code. message: the server's words."""
     if status not in _STATUSES:
         return Refusal()
     text = message[:_READ]

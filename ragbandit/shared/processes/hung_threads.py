@@ -63,6 +63,6 @@ def _position_of(call: traceback.FrameSummary) -> str:
 
 
 def line_of_thread(thread: int | None) -> str | None:
-    """The line of code that the thread with this ident runs, as "file:line function"; None if it has ended."""
+    """The line of code that the thread with this ident runs, as "file:line function"; None if the thread has ended."""
     calls = _calls_of_thread(thread)
     return _position_of(calls[-1]) if calls else None

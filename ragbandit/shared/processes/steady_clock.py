@@ -1,6 +1,6 @@
-"""A clock for deadlines whose effects cannot be undone. It ignores for TRUST_S that the host's clock has jumped ahead.
+"""A clock for deadlines whose effects cannot be undone: it ignores for TRUST_S a jump ahead of the host's clock.
 
-It compares the host's clock with a monotonic clock. `ragbandit up` passes the result to its child processes.
+The host's clock is compared with a monotonic clock. `ragbandit up` passes the result to its child processes.
 """
 
 import logging

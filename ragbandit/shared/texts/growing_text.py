@@ -2,7 +2,7 @@
 
 
 class GrowingText:
-    """A text that grows by pieces. It is joined when it is read, so that its pieces are not copied again and again."""
+    """A text that grows by pieces. The pieces are joined when the text is read, so that they are rarely copied."""
 
     __slots__ = ("_pieces", "size")
 
@@ -31,8 +31,8 @@ class GrowingText:
 
 
 class AnswerText(GrowingText):
-    """The text that a reader has got of an answer. It cannot be withdrawn, so a later attempt (the second run of an
-    arm, the whole answer) must begin with it.
+    """The part of an answer that a reader has got. This text cannot be withdrawn, so a later attempt (the second run of
+    an arm, the whole answer) must begin with it.
     """
 
     __slots__ = ("_at",)

@@ -31,7 +31,7 @@ def json_value(data: bytes, *, strict: bool = True) -> Any:
 
 @cache
 def parser() -> Callable[[bytes], Any]:
-    """Pydantic's parser; Python's in a client's environment without pydantic. It is loaded at the first call."""
+    """Pydantic's parser, loaded at the first call; Python's parser in a client's environment without pydantic."""
     try:
         from pydantic_core import from_json
     except ImportError:
@@ -40,8 +40,8 @@ def parser() -> Callable[[bytes], Any]:
 
 
 def json_bytes(value: object) -> bytes:
-    """The JSON text of a value, without spaces, in UTF-8: the bytes that Python's encoder writes. Raises its errors:
-    ValueError for numbers that are not finite, UnicodeEncodeError for half a surrogate pair, TypeError, RecursionError.
+    """The JSON text of a value, without spaces, in UTF-8: the bytes that Python's encoder writes. Raises ValueError for
+    numbers that are not finite, UnicodeEncodeError for half a surrogate pair, TypeError, RecursionError.
     """
     data = fast_json_bytes(value) if is_plain(value) else None
     return _ENCODER.encode(value).encode() if data is None else data

@@ -10,7 +10,7 @@ _PYTHON: Final = frozenset({str, int, float, bool, type(None), dict, list, tuple
 
 
 def plain(value: Any) -> Any:
-    """Convert scalars to Python values, Decimal to float, arrays to lists, NA and NaT to None; others do not change."""
+    """Convert scalars to Python values, Decimal to float, arrays to lists, NA and NaT to None. Other values stay."""
     kind = type(value)
     if kind in _PYTHON:
         return value
@@ -31,7 +31,7 @@ def whole_number(value: object) -> object:
 
 
 def for_json(value: Any) -> Any:
-    """For the argument `default` of json.dumps. Raises TypeError if there is no conversion."""
+    """Convert a value for json.dumps (argument `default`). Raises TypeError if there is no conversion."""
     converted = plain(value)
     if converted is value:
         raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
@@ -39,7 +39,7 @@ def for_json(value: Any) -> Any:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether this is None, NaN, NA or NaT."""
+    """Whether the value is None, NaN, NA or NaT."""
     if type(value) not in _PYTHON and not getattr(value, "shape", ()):
         value = plain(value)
     return value is None or (isinstance(value, float) and value != value)

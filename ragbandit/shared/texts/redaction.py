@@ -136,7 +136,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def describe_value(value: object) -> str:
-    """Describe a wrong value for a message. Numbers are shown. Texts are not, since they may be misplaced secrets."""
+    """Describe a wrong value for a message. Numbers are shown. Texts are not shown: they may be misplaced secrets."""
     if value is None or isinstance(value, bool | int | float):
         return repr(value)
     if isinstance(value, str):

@@ -8,7 +8,7 @@ from ragbandit.shared.types.names import Json
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conversation:
-    """A client's request to a model, for arms that pass it on. It is false if the client sent nothing for a model.
+    """A client's request to a model, for arms that pass it on. False as a bool if the client sent nothing for a model.
 
     fields: messages and parameters as received, without parameters of this service
     dialect: form of the fields: a name of DIALECTS (ragbandit/shared/dialects/registry.py)

@@ -12,7 +12,7 @@ from ragbandit.shared.types.names import ArmName, DecisionId, DecisionUnit, Json
 
 
 class Fact:
-    """A frozen dataclass with a key. A fact with one field is stored as the value of this field, others as objects.
+    """A frozen dataclass with a key. A fact with one field is stored as this field's value, another fact as an object.
 
     A field with a default is stored only if it differs from the default. Fields are texts, numbers, flags, tuples and
     mappings.

@@ -337,7 +337,7 @@ class SpendLimit:
 
     @property
     def is_reached(self) -> bool:
-        """Whether the next turn is beyond the limit of its session or task."""
+        """Whether a further turn of the session or task is beyond the limit."""
         return self.period is None and self.used >= self.most
 
     def __str__(self) -> str:

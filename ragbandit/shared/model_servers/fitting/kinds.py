@@ -32,7 +32,7 @@ class IdForm:
         )
 
     def text_in_form(self, text: str, *, number: int = 0) -> str:
-        """A text of this form in place of `text`: the same for equal text and number, practically never for others."""
+        """A text of this form in place of `text`: equal for equal text and number, practically never otherwise."""
         digest = hashlib.sha256(f"{number} {text}".encode("utf-8", "replace")).hexdigest()
         if self.least == self.most:
             return digest[: self.most]

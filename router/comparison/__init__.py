@@ -8,7 +8,7 @@ logged draws      one arm was drawn per question with a logged probability; fixe
 live traffic      logged draws that are looked at again and again while they grow; anytime-valid interval
 asked again       both ways answered a random sample of stored questions for the comparison; anytime-valid interval
 
-`words` says a comparison in words, `assessment` puts it in a page and on a screen.
+`words` puts a comparison into words. An `assessment` is what a page or a screen shows of comparisons.
 """
 
 import math
@@ -25,8 +25,8 @@ NOT_KNOWN: Final = "not known yet"
 #: one way is as good as another if it is worse by at most this reward per question: 5 fewer right answers in 100
 #: questions, a usual margin of non-inferiority
 MARGIN: Final = 0.05
-#: least share of an interval above 0 for the verdict "as good". Intervals of two designs over the same questions differ
-#: in width by up to a fifth: without this room, one surface would often give "as good" and another one "worse"
+#: the verdict "as good" needs at least this share of the interval above 0. Two designs give intervals for the same
+#: questions whose widths differ by up to a fifth; without this room, one would often give "as good", the other "worse"
 ROOM: Final = 0.05
 #: two costs are the same if they differ by at most this share of the second cost
 SAME_COST: Final = 0.02
@@ -34,19 +34,19 @@ SAME_COST: Final = 0.02
 CONFIDENCE: Final = 0.95
 #: smallest gain in reward per question that justifies a router
 WORTH: Final = 0.01
-#: largest forecast, as a multiple of the rated questions so far
+#: a forecast of more than this multiple of the rated questions so far is not printed
 FARTHEST: Final = 20.0
-#: largest end of a forecast / smallest end
+#: a forecast is a range: its largest number of questions / its smallest number
 _RANGE: Final = 4.0
-#: share of the evidence that is there when there are nearly enough rows for an interval
+#: largest share of the evidence for a verdict while there are too few rows for an interval
 _WITHOUT_INTERVAL: Final = 0.1
-#: unit of time, its seconds
+#: (unit of time, its length in seconds)
 _TIMES: Final = (("minute", 60.0), ("hour", 3600.0), ("day", 86_400.0), ("week", 604_800.0), ("month", 2_629_800.0))
 
 
 def verdict_of(low: float, high: float) -> Verdict:
-    """Better or worse if the interval excludes 0. As good if it is above -MARGIN (non-inferiority), unless 0 is so near
-    to its upper end that it may be worse: in the upper twentieth (ROOM).
+    """Better or worse if the interval excludes 0. As good if the interval is above -MARGIN (non-inferiority), and 0 is
+    not in its upper twentieth (ROOM), where the first way may be worse.
     """
     if low > 0.0:
         return "better"
@@ -57,12 +57,12 @@ def verdict_of(low: float, high: float) -> Verdict:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """Mean of a quantity per question, first way minus second way. Fields are null as far as they are not known."""
+    """Mean of a quantity per question, first way minus second way. A field is null if it is not known."""
 
     estimate: float | None = None
-    """`first` - `second`, estimated."""
+    """Estimate of `first` - `second`."""
     low: float | None = None
-    """Lower end of the interval; null if its method does not hold for this log."""
+    """Lower end of the interval; null if the method of the interval does not hold for this log."""
     high: float | None = None
     """Upper end of the interval."""
     effective_rows: float = 0.0
@@ -78,7 +78,7 @@ class Difference:
 
     @property
     def tells_nothing(self) -> bool:
-        """Whether all is possible: no interval, or one that contains 0 and is as wide as the range of a quality."""
+        """Whether there is no interval, or an interval around 0 that is at least as wide as the range of a quality."""
         return self.low is None or self.high is None or (self.low < 0.0 < self.high and self.high - self.low >= 1.0)
 
     def verdict(self) -> Verdict:
@@ -116,8 +116,8 @@ class Comparison:
     rated: int
     """Compared questions whose reward is known."""
     bounded: int = 0
-    """Compared questions whose arm of the second way had probability 0. Only the smallest and the largest possible
-    reward of that arm are known; costs are compared without these questions."""
+    """Compared questions on which the arm of the second way had probability 0. Only bounds of its reward there are
+    known, and costs are compared without these questions."""
     reward: Difference
     """Reward: quality - weight x cost."""
     quality: Difference
@@ -127,7 +127,7 @@ class Comparison:
     unit: str = "cost"
     """Unit of the cost: "dollars", "steps" or "seconds"; "cost" if it is the sum that `reward.cost` defines."""
     confidence: float = 0.95
-    """Confidence of the intervals. Those of "live traffic" and "asked again" hold however often one looks."""
+    """Confidence of the intervals. Intervals of "live traffic" and "asked again" hold at every look."""
     verdict: Verdict
     """Verdict on the reward."""
     quality_verdict: Verdict
@@ -135,10 +135,9 @@ class Comparison:
     missing: str | None
     """What is missing for a verdict, and about how long it takes; null if there is a verdict."""
     assumption: str | None = None
-    """What the verdict assumes of unjudged answers, and what would check it; null without a verdict, or if nothing is
-    assumed."""
+    """Assumption of the verdict about unjudged answers, and a way to check it; null without verdict or assumption."""
     progress: float
-    """Share of the evidence that surely suffices for a verdict, in [0, 1]; 1 with a verdict, which may come before."""
+    """Evidence so far / evidence that surely suffices for a verdict, in [0, 1]; 1 once there is a verdict."""
 
 
 def compare(
@@ -167,13 +166,13 @@ def compare(
     seconds: time in which `rated` questions were rated, for the forecast; None if traffic does not grow
     needed: effective rows that the method of the intervals needs
     blocked: why there may be no verdict, such as a log that contradicts its probabilities
-    outlook: how many times the rated questions so far a verdict takes; None to compute it from the interval
-    unsteady: why it is not known how long a verdict takes, although there is an outlook: something else than the policy
-        decides. Then two ways that hardly differ are not "as good" either
+    outlook: rated questions that a verdict takes / rated questions so far; None to compute it from the interval
+    unsteady: why no forecast holds, although there is an outlook: something else than the policy decides questions.
+        Then two ways that hardly differ are not "as good" either
     bounded, second_arm, assumption: see `Comparison`
     """
     quality = Difference() if quality is None else quality
-    if quality.effective_rows < needed:  # a mean of a few answers is no finding
+    if quality.effective_rows < needed:  # the mean of a few answers shows nothing
         quality = replace(quality, estimate=None, second=None)
     if unsteady is not None:
         reward, quality = (_tried(one, needed=needed) for one in (reward, quality))
@@ -181,7 +180,7 @@ def compare(
         NOT_KNOWN if blocked is not None or (unsteady is not None and one.verdict() == "as good") else one.verdict()
         for one in (reward, quality)
     )
-    # Two ways that differ on few questions are as good whatever their answers, but not in quality alone.
+    # With few effective rows, quality is "as good" only if the ways differ on few questions; so is the reward then.
     if verdict == NOT_KNOWN and quality_verdict == "as good" and quality.effective_rows < needed:
         quality_verdict = NOT_KNOWN
     missing, progress = blocked, 0.0
@@ -222,7 +221,7 @@ def compare(
 
 
 def _tried(one: Difference, *, needed: float) -> Difference:
-    """The difference without an interval that is narrow only since one way was hardly tried."""
+    """The difference; without its interval if that gives "as good" only because one way was hardly tried."""
     if one.effective_rows >= needed or one.verdict() != "as good":
         return one
     return replace(one, estimate=None, low=None, high=None, second=None)
@@ -236,7 +235,7 @@ def _evidence_share(reward: Difference, *, needed: float) -> float:
 
 
 def _total(rated: int, *, multiple: float, seconds_each: float | None) -> str:
-    """The rated questions that a verdict takes in all, as a range: "about 420 to 1,700 rated questions in all"."""
+    """The total of rated questions that a verdict takes, as a range: "about 420 to 1,700 rated questions in all"."""
     least = max(float(f"{rated * multiple / math.sqrt(_RANGE):.2g}"), float(rated))
     most = float(f"{_RANGE * least:.2g}")
     text = f"about {least:,.0f} to {most:,.0f} rated questions in all"
@@ -253,7 +252,7 @@ def forecast(count: float, *, seconds_each: float | None = None, noun: str = "ra
 
 
 def about_time(seconds: float) -> str:
-    """A rough time in words, not below a minute: "about 2 days", "about a year", "years"."""
+    """A rough time in words, at least a minute: "about 2 days", "about 5 months", "years"."""
     if seconds >= 18 * _TIMES[-1][1]:
         return "years"
     name, size = next((unit for unit in reversed(_TIMES) if seconds >= unit[1]), _TIMES[0])

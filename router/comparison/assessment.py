@@ -1,4 +1,4 @@
-"""What a tool shows of its comparisons: one sentence and one number, then pictures, then tables.
+"""An assessment: what a tool shows of its comparisons. One sentence and one number, then pictures, then tables.
 
 `terminal` prints an assessment, and `page` draws an assessment, so that a screen and a page show the same.
 """
@@ -14,7 +14,7 @@ CURVE_POINTS: Final = 60  #: maximum number of points of a learning curve
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FrontierPoint:
-    """A way of answering in the plane of quality and cost, means per question."""
+    """A way of answering as a point: its mean quality and its mean cost per question."""
 
     name: str
     quality: float
@@ -44,9 +44,9 @@ class QuestionKind:
     arms: Mapping[str, float]
     """Arm -> its share of this kind."""
     reward: float | None
-    """Mean reward; null with too few ratings."""
+    """Mean reward; null if there are too few ratings."""
     over_best: Difference = field(default_factory=Difference)
-    """Reward of the policy minus that of the best fixed arm."""
+    """Reward of the policy minus reward of the best fixed arm."""
     examples: tuple[str, ...] = ()
     """Texts of up to three of the questions, if the reader may see them."""
 
@@ -56,7 +56,7 @@ class LearningCurve:
     """Mean reward per question so far, of a policy and of a fixed arm."""
 
     name: str
-    """What distinguishes the policy's curves, such as "cold", "warm" or "live"."""
+    """Name that distinguishes the curves of one picture, such as "cold", "warm" or "live"."""
     questions: Sequence[int]
     """Number of questions at each point."""
     policy: Sequence[float]
@@ -70,11 +70,11 @@ class LearningCurve:
     against: str = "best fixed arm"
     """The fixed arm."""
     last: Sequence[float] | None = None
-    """Both ends of the interval of the policy's last mean, given the fixed arm's; null if there is no interval."""
+    """Last mean of `fixed` + both ends of the interval of the difference; null if there is no interval."""
     note: str | None = None
     """How to read the curve."""
     marks: tuple[tuple[int, str], ...] = ()
-    """Changes as (number of questions before, what changed)."""
+    """Changes as (number of questions before the change, what changed)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,25 +105,25 @@ class NumberTable:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assessment:
     title: str  #: such as "Report of the last 7 days"
-    sentence: str  #: all of it in one sentence; the state comes first if it decides
-    number: str  #: the one number, such as "+0.094", or "not known yet"
+    sentence: str  #: the whole assessment in one sentence, which begins with `state` if there is one
+    number: str  #: the main number, such as "+0.094"; "not known yet" if there is none
     about: str  #: description of the number, with its unit
-    headline: str = ""  #: one line that begins a page, whose sentence is then folded; "" to begin with the sentence
-    verdict: Verdict | None = None  #: gives the colour
+    headline: str = ""  #: first line of a page, which then folds `sentence`; "" to begin with `sentence`
+    verdict: Verdict | None = None  #: gives the number its colour
     interval: str = ""  #: the interval behind the verdict, in words
     #: what decides instead of the policy for more than half of the questions; None if the policy decides
     state: str | None = None
-    comparisons: tuple[Comparison, ...] = ()  #: the forest plot, the most important first
+    comparisons: tuple[Comparison, ...] = ()  #: rows of the forest plot, the most important first
     frontier: tuple[FrontierPoint, ...] = ()
-    frontier_note: str = ""  #: what `frontier` leaves out
+    frontier_note: str = ""  #: which ways of answering `frontier` leaves out
     planes: tuple[Plane, ...] = ()
     kinds: tuple[QuestionKind, ...] = ()
     kinds_of: str = ""  #: how well the kinds tell questions apart
-    arms: tuple[str, ...] = ()  #: their order gives the colours; others follow as they appear
+    arms: tuple[str, ...] = ()  #: arms in the order of their colours; other arms follow as they appear
     curves: tuple[LearningCurve, ...] = ()
     charts: tuple[LineChart, ...] = ()
     missing: str | None = None  #: evidence missing for the verdict, in words
-    progress: float = 1.0  #: share of the evidence that is there
+    progress: float = 1.0  #: share of the evidence for a verdict that exists so far, in [0, 1]
     actions: tuple[str, ...] = ()  #: next steps
     tables: tuple[NumberTable, ...] = ()
     notes: tuple[str, ...] = ()

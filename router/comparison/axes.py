@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-#: least range of values, as a share of the largest one; the axis of closer values, or of one, begins at zero
+#: if values differ by less than this share of the largest one, their axis includes zero
 _LEAST: Final = 0.02
 _MOST: Final = 1e9
 #: largest number of steps between ticks of time
 _MOST_TIMES: Final = 6
 _DAY: Final = 86_400.0
-#: seconds between two ticks of time; further apart, ticks are `_DAY` x 30 x 2^n apart
+#: distances between two ticks of time, in seconds; larger distances are `_DAY` x 30 x 2^n
 _STEPS: Final = (
     *(60.0 * count for count in (1, 2, 5, 10, 15, 30)),
     *(3_600.0 * count for count in (1, 2, 3, 6, 12)),
@@ -33,10 +33,10 @@ class AxisScale:
 
 
 def number_scale(values: Iterable[float | None], *, unit: str = "", room: float = 0.06, least: int = 3) -> AxisScale:
-    """A scale for numbers. unit: "percent", "seconds", "dollars"; labels do not repeat another unit.
+    """A scale for numbers. unit: "percent", "seconds", "dollars"; labels contain no other unit.
 
-    room: free share of the range at both ends, none below 0 if no value is below 0
-    least: fewest ticks, at most 5
+    room: share of the range that stays free at both ends; the scale begins below 0 only if a value does
+    least: smallest number of ticks, at most 5
     """
     finite = [min(max(value, -_MOST), _MOST) for value in values if value is not None and math.isfinite(value)]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
@@ -83,7 +83,7 @@ def time_scale(first: float, last: float) -> AxisScale:
 
 
 def _time_labels(places: list[float], *, step: float) -> list[str]:
-    """Times of a day with their date, and dates of several years with their year, on a second line if it changes."""
+    """Labels of times. If the date of a time of day or the year of a date changes, it is on a second line."""
     times = [datetime.fromtimestamp(place, UTC) for place in places]
     is_day = step >= _DAY
     names = [f"{at:%b} {at.day}" if is_day else f"{at:%H:%M}" for at in times]

@@ -14,12 +14,12 @@ from ragbandit.router.comparison.axes import number_scale
 from ragbandit.router.comparison.plots import Bar, Line, Look, Picture
 from ragbandit.shared.texts.formats import decimal, number, one_line, percent
 
-#: questions before which a mean so far is mostly chance
+#: a mean of fewer questions than this is mostly chance
 _FIRST: Final = 20
 #: largest number of break-evens that are marked in a picture
 _VERTICALS: Final = 3
-#: looks of lines and points in colours that the first arms do not have: policies (cold, warm), the best fixed arm;
-#: what was served, and the policy in use
+#: looks of the lines of policies (cold, warm) and of the best fixed arm, and of the points "served" and "in use"; the
+#: first arms have other colours
 _POLICIES: Final[tuple[Look, ...]] = ((5, 0), (6, 1), (4, 2), (3, 4), (2, 5), (1, 6), (0, 7))
 _FIXED: Final[Look] = (7, 3)
 _LOOKS: Final[dict[str, Look]] = {"served": (6, plots.RING), "in use": (5, plots.RING)}
@@ -28,7 +28,7 @@ _WIDE, _LETTER = 480.0, 7.0
 
 
 def forest(comparisons: Sequence[Comparison]) -> Picture | None:
-    """Reward, quality and cost of each comparison as intervals on common axes; points only with a verdict.
+    """Reward, quality and cost of each comparison as intervals on common axes; an estimate only if better or worse.
 
     None if no interval is known.
     """
@@ -66,7 +66,7 @@ def _bar(value: Difference, verdict: Verdict) -> Bar:
 
 
 def _cost_bar(cost: Difference) -> Bar:
-    """A cost has no margin: less is good, more is bad, the same is good. Two digits; the unit is in the title."""
+    """A cost has no margin: the same or less is good, more is bad. Numbers have two digits; the title has the unit."""
     if cost.low is None or cost.high is None:
         return Bar(text=NOT_KNOWN)
     low, middle, high = (
@@ -117,7 +117,7 @@ def plane(drawn: Plane, *, unit: str = "cost", signs: plots.ArmSigns) -> Picture
 def _names(points: Sequence[FrontierPoint], *, places: Sequence[tuple[float, float]]) -> Iterator[Markup]:
     """Yield names next to the marks that have room for one; the legend has all names."""
     taken = [(_WIDE * x - 8.0, _WIDE * x + 8.0, y) for x, y in places]
-    # Arms come last: what was served matters more.
+    # Arms come last: the name of what was served matters more.
     ordered = sorted(zip(points, places, strict=True), key=lambda pair: pair[0].kind == "arm")
     at = {place: [point.name for point, other in ordered if other == place] for _, place in ordered}
     for (x, y), names in at.items():
@@ -160,7 +160,7 @@ def learning(curves: Sequence[LearningCurve]) -> Picture | None:
         series=series,
         unit="reward",
         places="Questions",
-        # more lines would hide the curves; the note names all break-evens
+        # more vertical lines would hide the curves; the note names all break-evens
         verticals=[
             *((float(c.break_even), _break_even(c)) for c in curves if c.break_even),
             *((float(count), what) for c in curves for count, what in c.marks),

@@ -1,8 +1,8 @@
 """The size of a holdback: the smallest share with which a report soon knows whether routing is better.
 
 The share stays until the verdict is expected, and then falls to `LATER`, as more answers of the arm are learned. The
-forecast takes the two intervals of a report (docs/report.md): of the arm's answers in the holdback, and of what
-they could be worth at best, which needs their cost but no rating of them.
+forecast uses the two intervals of a report (docs/report.md). One comes from the rated answers of the arm in the
+holdback. The other comes from the highest possible rewards of the arm's answers, and needs their costs but no ratings.
 """
 
 import math
@@ -13,22 +13,22 @@ from ragbandit.router.comparison import Comparison, words
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.texts.formats import percent, rough_count
 
-#: shares to choose from
+#: possible shares of a holdback
 SHARES: Final = (0.02, 0.05, 0.1)
-#: the share to which a larger one falls after the verdict
+#: the share to which a larger share falls after the verdict
 LATER: Final = SHARES[0]
-#: `usual_size`: the share, and the number of further learned answers of the arm at which it falls
+#: `usual_size`: its share, and the number of further learned answers of the arm after which the share falls
 USUAL_SHARE: Final = 0.1
 USUAL_UNTIL: Final = 200
-#: a verdict should come within this number of questions, or within a day
+#: the smallest share is chosen that gives a verdict within this number of questions, or within a day
 _SOON: Final = 800.0
-#: a later verdict is no reason for a larger share
+#: if a verdict takes more questions than this, the usual size is chosen
 _LATEST: Final = 20_000.0
-#: smallest half width of an interval that is looked at again and again, in standard errors
+#: smallest half width of an interval that holds at every look, in standard errors
 _ERRORS: Final = 3.3
-#: share of rated answers if the store does not show one
+#: assumed share of rated answers if the store does not show it
 RATED: Final = 0.3
-#: variance of a quality whose mean is not known: the largest one
+#: largest variance of a quality in [0, 1]; assumed if the mean quality is not known
 _LARGEST_VARIANCE: Final = 0.25
 
 
@@ -37,8 +37,8 @@ class Traffic:
     """Facts from the store about the service's questions."""
 
     rated: float | None = None  #: share of the answers that are rated; None if it is not known
-    learned: int = 0  #: learned answers of the arm, with those of a warm start
-    per_day: float = 0.0  #: questions
+    learned: int = 0  #: number of the arm's learned answers, including answers of a warm start
+    per_day: float = 0.0  #: questions a day
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,12 +46,12 @@ class HoldbackSize:
     share: float
     #: number of learned answers of the arm at which the share falls to LATER; None if it does not fall
     until: int | None
-    questions: float | None  #: questions until the verdict "better", about; None for `usual_size`
+    questions: float | None  #: rough number of questions until the verdict "better"; None for `usual_size`
     sentence: str
 
     @property
     def setting(self) -> dict[str, float]:
-        """The keys of `policy.holdback` without the arm."""
+        """The keys of the setting `policy.holdback`, except its arm."""
         return {"share": self.share} | ({} if self.until is None else {"until": self.until, "then": LATER})
 
 
@@ -61,7 +61,7 @@ def usual_size(sentence: str, *, learned: int = 0) -> HoldbackSize:
 
 
 def holdback_size(best: Comparison, *, routed: float, traffic: Traffic) -> HoldbackSize:
-    """Choose the share of the best fixed arm.
+    """Choose the share of the questions that go to the best fixed arm as a holdback.
 
     best: routing compared with the arm
     routed: share of the questions that routing gives to other arms
@@ -95,7 +95,7 @@ def _questions(best: Comparison, *, gain: float, share: float, routed: float, ra
     needed = max(_ERRORS**2 * drawn / gain**2, FEWEST_EFFECTIVE / (routed * share * rated))
     if best.quality.second is None:
         return needed
-    least = gain - routed * max(1.0 - best.quality.second, 0.0)  # if the arm were right on all these questions
+    least = gain - routed * max(1.0 - best.quality.second, 0.0)  # the gain if the arm answered them all right
     if least <= 0.0:
         return needed
     return min(needed, max(_ERRORS**2 * routed * ours / rated / least**2, FEWEST_EFFECTIVE / (routed * share)))

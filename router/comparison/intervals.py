@@ -61,7 +61,7 @@ class Moments:
         return Moments(rows=self.rows, mean=matrix @ self.mean, scatter=matrix @ self.scatter @ matrix.T)
 
 
-#: in a direction in which the weights vary less than this share of their largest variation, they count as constant
+#: weights count as constant in a direction in which they vary less than this share of their largest variation
 _FLAT = 1e-10
 #: number of copies of an extreme row that are added to a log. 0.5 gives too narrow intervals if a few heavy rows
 #: decide; 1 gives too wide intervals in other logs
@@ -86,7 +86,7 @@ def cressie_read(moments: Moments, *, confidence: float, extremes: Extremes, val
     They equal the value at weight 1 of a regression of the scores on the weights, plus and minus Student's quantile
     times the standard error.
 
-    For each end, `_SHARE` copies of one extreme row are added to the log, of the row in `extremes` that moves the end
+    For each end, `_SHARE` copies of one extreme row are added to the log: the row in `extremes` that moves the end
     most. Without it, a log with few heavy weights would give too narrow an interval. (The paper adds a whole row at the
     largest possible weight. If that weight hardly occurs, intervals get up to twice as wide.)
 
@@ -196,9 +196,9 @@ def paired(
     unit: str = "cost",
     confidence: float = 0.95,
 ) -> Comparison:
-    """Compare two ways whose outcomes are known for the same n questions. span: most reward minus least reward.
+    """Compare two ways whose outcomes are known for the same n questions. second, second_arm: see `Comparison`.
 
-    second, second_arm: see `Comparison`
+    span: largest possible reward minus smallest possible reward
     """
     differences = dict[str, Any]()
     for part in PARTS:

@@ -31,7 +31,7 @@ STATIC: Final = Path(__file__).parent / "static"
 def template_values(assessment: Assessment, *, sign: "ArmSigns | None" = None) -> dict[str, Any]:
     """Values for the templates: the assessment, its pictures, its colour, and facts that its sentence does not contain.
 
-    sign: the colours and shapes of the arms on a page that has more than the assessment
+    sign: colours and shapes of the arms, if the page shows more than this assessment; None to assign them here
     """
     from ragbandit.router.comparison import charts, plots
 
@@ -66,7 +66,7 @@ def check_page(path: str | Path, *, field: str = "report") -> None:
     """Raise InvalidInput if a page cannot be written to the path, and ConfigError if Jinja is missing."""
     file = Path(path)
     if file.suffix.lower() != ".html" or file.is_dir() or not os.access(file.absolute().parent, os.W_OK):
-        remedy = "name a .html in a folder that exists and is yours"
+        remedy = "name a .html file in an existing folder that you may write to"
         raise InvalidInput(f"{file} cannot be written", field=field, remedy=remedy)
     if importlib.util.find_spec("jinja2") is None:
         raise missing_package("jinja2", extra="replay", field=field)
@@ -85,7 +85,7 @@ def write_page(path: str | Path, assessment: Assessment, *, field: str = "report
 
 @cache
 def page_environment(*packages: str) -> "Environment":
-    """The Jinja environment of pages, which escapes everything. packages: packages with more templates."""
+    """The Jinja environment of pages, which escapes all values. packages: packages with further templates."""
     if importlib.util.find_spec("jinja2") is None:
         raise missing_package("jinja2", extra="replay")
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
@@ -100,7 +100,7 @@ def page_environment(*packages: str) -> "Environment":
 
 
 def coded(text: object) -> "Markup":
-    """A sentence in which what stands between backticks is code: commands and settings."""
+    """HTML of a sentence: its texts between backticks, commands and settings, are marked as code."""
     from markupsafe import Markup, escape
 
     parts = [escape(part) for part in _CODE.split(printable(str(text)))]

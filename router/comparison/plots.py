@@ -19,11 +19,11 @@ from ragbandit.shared.texts.formats import decimal, duration, moment, number, on
 Look = tuple[int, int]
 #: largest number of marks along a line, of points of a line, and of rows of a table
 _MARKS, _POINTS, _ROWS = 12, 300, 60
-#: number of ratings from which the mark of their mean is filled
+#: the mark of a mean is filled from this number of ratings on, and hollow below it
 FEW: Final = 5
 #: height in pixels of a plot, and of the place below it for the labels of its axis
 HEIGHT, _BELOW = 190, 40
-#: number of letters for which an axis of an interval has room
+#: number of letters that fit below the axis of an interval
 _ROOM: Final = 24
 _WRITTEN: Final[dict[str, Callable[[float | None], str]]] = {
     "percent": percent,
@@ -63,7 +63,7 @@ class Bar:
 
     text: str
     kind: str = "busy"
-    """Its colour: good, bad, busy (not known yet)."""
+    """Colour of the bar: good, bad, busy (not known yet)."""
     low: float | None = None
     high: float | None = None
     point: float | None = None
@@ -73,13 +73,13 @@ class Bar:
 class Line:
     name: str
     values: Sequence[float | None]
-    """One value for each place; None leaves it out."""
+    """One value for each place; None if the line has no value there."""
     look: Look
     is_dashed: bool = False
     band: tuple[Sequence[float | None], Sequence[float | None]] | None = None
     """(lower ends, upper ends) of the intervals of the values."""
     counts: Sequence[int] | None = None
-    """Number of ratings behind each value; a value of fewer than FEW has a hollow mark."""
+    """Number of ratings behind each value; a value with fewer than FEW ratings has a hollow mark."""
 
 
 class ArmSigns:
@@ -125,7 +125,7 @@ def y_of(value: float, scale: AxisScale) -> float:
 
 
 def mark(x: float, y: float, *, look: Look | str, size: float = 12.0, is_hollow: bool = False) -> Markup:
-    """A mark of a line or an arm, or of a verdict by its colour, around (x, y). x: share; y and size: pixels."""
+    """A mark around (x, y). look: of a line or an arm, or the colour of a verdict. x: share; y and size: pixels."""
     colour, shape = (look, _VERDICTS.get(look, 3)) if isinstance(look, str) else (f"arm-{look[0]}", look[1])
     colour += " few" if is_hollow else ""
     path = '<path class="point {}" transform="scale({:.3g}) translate(-6 -6)" d="{}"/>'
@@ -184,9 +184,10 @@ def _interval(bar: Bar, *, scale: AxisScale) -> Markup:
 def _x_labels(
     scale: AxisScale, *, top: float, below: Callable[[float], str] | None = None, room: int | None = None
 ) -> Markup:
-    """Ticks and labels of the axis at the bottom. Phones have every second label, and so has a text longer than `room`.
+    """Ticks and labels of the axis at the bottom. Phones show only every second label.
 
     below: a second line for a tick
+    room: if the labels have more letters, only every second one is drawn; None for no limit
     """
     parts = []
     zero = next((place for place, (value, _) in enumerate(scale.ticks) if value == 0.0), 0)
@@ -208,7 +209,7 @@ def _x_labels(
 def frame(
     x: AxisScale, y: AxisScale, *, inside: Iterable[Markup], below: Callable[[float], str] | None = None
 ) -> Markup:
-    """A plot with a grid and both axes. inside: what is drawn, with x as shares and y in pixels from the top."""
+    """A plot with a grid and both axes. inside: parts of the plot, with x as shares and y in pixels from the top."""
     parts = []
     for value, label in y.ticks:
         top, kind = f"{y_of(value, y):.1f}", "zero" if value == 0.0 else "grid"
@@ -234,9 +235,9 @@ def draw_lines(
 ) -> Picture | None:
     """Lines over time or over a count; None if no line has a value. unit: as in `number_scale`.
 
-    at: times in seconds since 1970 if `times`, else counts; ascending. A line over time stops if a value is None,
-        and its way to the last time, which is not over, is dashed
-    places: what `at` is, the title of the table's first column
+    at: times in seconds since 1970 if `times`, else counts; ascending. A line over time has a gap at a
+        None. Its piece to the last time, whose step is not over, is dashed
+    places: name of what `at` counts, as the title of the table's first column
     verticals: (place, name) of lines that mark a place, such as a break-even
     below: a second line for the label of a place
     """
@@ -290,13 +291,13 @@ def _cell(line: Line, place: int, written: Callable[[float | None], str]) -> str
 
 
 def _kept(count: int, *, most: int) -> list[int]:
-    """At most about `most` of `count` places, evenly, with the last one."""
+    """Indexes of at most `most` of `count` places at equal distances, the last one included."""
     step = max(1, math.ceil(count / most))
     return list(range((count - 1) % step, count, step))
 
 
 def _line(line: Line, *, at: Sequence[float], x: AxisScale, y: AxisScale, place: int, times: bool) -> Iterable[Markup]:
-    """Yield the intervals, the line, and marks: of about _MARKS points, of those of few ratings, and of lonely ones."""
+    """Yield intervals, lines, and marks: at about _MARKS points, at points with few ratings, and at single points."""
     kept = _kept(len(at), most=_POINTS)
 
     def points(values: Sequence[float | None]) -> dict[int, tuple[float, float]]:
@@ -320,7 +321,7 @@ def _line(line: Line, *, at: Sequence[float], x: AxisScale, y: AxisScale, place:
 
 
 def _pieces(spots: Iterable[int], *, last: int) -> Iterator[tuple[list[int], bool]]:
-    """Yield (consecutive places, whether their line is dashed). last: the place of the open step."""
+    """Yield (consecutive places, whether their line is dashed). last: place whose step of time is not over."""
     run: list[int] = []
     for spot in spots:
         if run and spot != run[-1] + 1:

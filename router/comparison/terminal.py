@@ -36,7 +36,7 @@ def print_assessment(
 ) -> None:
     """Print an assessment. page: file of the written page; if None, the option that writes a page is printed.
 
-    show_all: True to print every comparison, kind of questions, table and note
+    show_all: whether to print every comparison, kind of questions, table and note
     """
     it = assessment
     state, missing = (words.unless_contained(text, sentence=it.sentence) for text in (it.state, it.missing))
@@ -111,7 +111,7 @@ def _put(line: Text, *, console: Console) -> None:
 
 
 def _bars(comparisons: Sequence[Comparison], *, width: int | None) -> Iterator[Text]:
-    """Yield the ends of the axis, and a line for each comparison. width: None for lines of any width."""
+    """Yield the ends of the axis, and a line for each comparison. width: largest width of a line; None for no limit."""
     drawn = [c.reward for c in comparisons if words.difference(c.reward) != NOT_KNOWN]
     scale = number_scale([0.0, *(end for reward in drawn for end in (reward.low, reward.high))])
     names = [Text(one_line(name)) for name in words.against(comparisons)]

@@ -1,4 +1,4 @@
-"""A comparison in words and numbers: the same on every screen, page and in every reply."""
+"""A comparison in words and numbers, the same on every screen, on every page and in every reply."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,12 +8,13 @@ from ragbandit.shared.texts.formats import decimal, money, number, percent
 
 #: verdict -> name of its colour in pages, and of its style on a terminal
 COLOURS: Final[dict[Verdict, str]] = {"better": "good", "as good": "good", "worse": "bad", NOT_KNOWN: "busy"}
-#: verdicts on a difference that is known not to be 0: only its number has a colour, and only its estimate is shown
+#: verdicts whose difference is known not to be 0: only with these, pages colour the number and show the estimate
 CLEAR: Final[frozenset[Verdict]] = frozenset(("better", "worse"))
 STYLES: Final[dict[str, str]] = {"good": "green", "bad": "red", "busy": "yellow"}
-#: share of judged questions from which on a verdict assumes nothing of the others
+#: with at least this share of judged questions, a verdict assumes nothing about the other questions
 _NEARLY_ALL: Final = 0.9
-#: a cost that grows to this many times or more is given in times, up to a most; below in percent
+#: a cost that grows by at least the first factor is printed as a multiple, below it in percent; above the second
+#: factor only "more than"
 _LEAST_TIMES: Final = 10
 _MOST_TIMES: Final = 1_000
 
@@ -51,12 +52,12 @@ def against(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def unless_contained(text: str | None, *, sentence: str) -> str | None:
-    """None for a text that the sentence contains."""
+    """The text; None if the sentence contains it already."""
     return None if text is None or text.casefold() in sentence.casefold() else text
 
 
 def quality_words(comparison: Comparison) -> str:
-    """Quality with its verdict, "" if it is not known."""
+    """Both qualities with the verdict on them; "" if that is not known yet."""
     quality, verdict = comparison.quality, comparison.quality_verdict
     if verdict == NOT_KNOWN:
         return ""
@@ -66,7 +67,7 @@ def quality_words(comparison: Comparison) -> str:
 
 
 def cost_words(comparison: Comparison) -> str:
-    """The change of cost as a share; "" if it is not known."""
+    """The change of cost in percent, or as a multiple; "" if it is not known whether the cost rises or falls."""
     change = cost_change(comparison.cost)
     if change is None:
         return ""
@@ -81,7 +82,7 @@ def cost_words(comparison: Comparison) -> str:
 
 
 def cost_change(cost: Difference) -> float | None:
-    """Change of the cost as a share of the second cost: 0 if both are equal, None if it is not known."""
+    """Change of the cost as a share of the second cost: 0 if it is at most SAME_COST, None if its sign is not known."""
     if cost.low is None or cost.high is None or cost.estimate is None or not cost.second:
         return None
     margin = SAME_COST * cost.second
@@ -102,24 +103,24 @@ def difference(value: Difference) -> str:
 
 
 def estimate_with_interval(value: Difference) -> str:
-    """Estimate and ends, with or without a verdict; without an estimate the ends."""
+    """Estimate and interval, also if the interval contains 0; only the interval if there is no estimate."""
     return interval_words(value) if value.estimate is None else f"{signed(value.estimate)} ({interval_words(value)})"
 
 
 def estimate_words(value: Difference) -> str:
-    """The estimate; without one, the ends of the interval."""
+    """The estimate; the interval if there is no estimate."""
     return interval_words(value) if value.estimate is None else signed(value.estimate)
 
 
 def lead_words(comparison: Comparison | None) -> str:
-    """The number with which a page begins: the estimate of a known difference, else the interval."""
+    """The main number of a page: the estimate if the verdict is better or worse, else the interval."""
     if comparison is None:
         return NOT_KNOWN
     if comparison.verdict in CLEAR:
         return estimate_words(comparison.reward)
     reward = comparison.reward
     if reward.low is None or reward.high is None or not reward.low <= 0.0 <= reward.high:
-        return NOT_KNOWN  # something else than the interval keeps it from a verdict
+        return NOT_KNOWN  # no interval, or one without 0 that something else keeps from a verdict
     return difference(reward)
 
 

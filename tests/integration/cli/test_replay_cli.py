@@ -255,7 +255,7 @@ def test_bad_rows(run, tmp_path):
         ),
         (("--param", "linucb.alpha=1"), ("'linucb' is not", "ask for that policy too: --policy linucb")),
         (("--label", "main"), ("label", "--label applies to the store, but --log reads a file")),
-        (("--report", "r.pdf"), ("report", "name a .html in a folder")),
+        (("--report", "r.pdf"), ("report", "name a .html file in an existing folder")),
     ],
 )
 def test_words_are_refused(run, words, said):

@@ -1,8 +1,8 @@
-"""Results of a warm start's questions before the start: a comparison of another design, next to the live one.
+"""The comparison on a warm start's questions, which a report shows next to the live comparison.
 
-The questions of a table with the outcomes of every arm were decided by policies that had not learned them (the addition
-`advice`), and the comparison is stored when the service's policy learns the table. It is never pooled with live
-traffic: the questions are others, and so is the policy that decided them.
+A warm start learns a table with the outcomes of every arm. The addition `advice` lets policies decide the questions of
+the table that they have not learned. Their comparison with each arm is stored when the service's policy learns the
+table. It is never pooled with live traffic, which has other questions and another policy.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ def _reader(label: str) -> str:
 def keep_comparisons(
     database: Database, comparisons: Sequence[Comparison], *, label: str, weight: float, now: float
 ) -> None:
-    """Store the rewards of paired outcomes; comparisons of other designs are left out.
+    """Store the rewards of the comparisons by paired outcomes. Comparisons of other designs are not stored.
 
     weight: `reward.weight` of the rewards. Raises StoreError.
     """
@@ -36,7 +36,7 @@ def keep_comparisons(
 def before_start(database: Database, live: Comparison, *, label: str, weight: float) -> str | None:
     """The stored comparison with the same arm, and the live one, in a sentence.
 
-    None without a stored one, or if `reward.weight` has changed. Raises StoreError.
+    None if no comparison with this arm is stored, or if `reward.weight` has changed. Raises StoreError.
     """
     with database.read() as connection:
         stored = position_of(connection, _reader(label))

@@ -1,6 +1,6 @@
 """Changes in the rows of a report: an arm is new, or the answers of an arm cost less or more.
 
-The means of a period with a change mix the time before it and the time after it. So a report names the time of the
+The means of a period with a change mix the times before and after the change. So a report names the time of the
 change, and the next report can begin there.
 """
 
@@ -15,9 +15,9 @@ from ragbandit.router.reporting.reading import ReportRows
 from ragbandit.shared.texts.formats import money
 from ragbandit.shared.types import Vector
 
-#: an arm is new if at least this number of questions of the period came before it was offered
+#: an arm is new if it was first offered after at least this number of the period's questions
 _BEFORE_NEW: Final = 50
-#: least number of answers before and after a change of costs, least factor, and least size in standard errors
+#: a change of costs has at least this number of answers on both sides, this factor, and this many standard errors
 _PRICED, _FACTOR, _CLEAR = 20, 2.5, 6.0
 
 
@@ -38,7 +38,7 @@ def changes_in(log: ReportRows) -> Iterator[Change]:
 
 
 def _changed_price(log: ReportRows, *, place: int) -> Change | None:
-    """The clearest change of the dollars of an arm's answers, as logarithms, if it is large."""
+    """The clearest change in the logarithm of the dollars of an arm's answers; None if it is small."""
     dollars = log.costs["dollars"][::-1]
     priced = (log.arm[::-1] == place) & (dollars > 0.0)
     values, made_at = dollars[priced], log.made_at[::-1][priced]
@@ -58,7 +58,7 @@ def _changed_price(log: ReportRows, *, place: int) -> Change | None:
 
 
 def _split_of(values: Vector) -> int:
-    """Number of values before the clearest change of their mean; _PRICED at least on both sides."""
+    """Number of values before the clearest change of their mean; at least _PRICED values are on both sides."""
     count = len(values)
     sizes = np.arange(1, count)
     sums = np.cumsum(values)[:-1]

@@ -1,8 +1,8 @@
-"""The questions of a paired comparison: the routed ones of a period, in the random order in which they are asked.
+"""The questions of a paired comparison: the routed questions of a period, in the random order in which they are asked.
 
-Routing sent each question to one arm; the other way sends it to a fixed arm. Only questions of different arms can
-differ. Their order follows from the store's secret and their ids, so it depends on no outcome, and no caller can choose
-it. It is the same at every run, so later runs continue earlier ones.
+Routing sent each question to one arm; the other way sends it to a fixed arm. Only questions with two different arms can
+differ. The order follows from the store's secret and the questions' ids, so it depends on no outcome, and no caller can
+choose it. The order is the same at every run, so a later run continues an earlier one.
 """
 
 import json
@@ -43,7 +43,7 @@ from ragbandit.shared.types import (
     sent_of,
 )
 
-#: reasons why a question cannot be asked again; the first takes the other arm's name
+#: reasons why a question cannot be asked again; {} stands for the fixed arm
 NOT_OFFERED: Final = "{} was not on offer: rules of the tenant or of the request"
 NO_TEXT: Final = "its text was erased or not stored"
 NOT_STORED: Final = "tools, images, a format or earlier turns that are not stored"
@@ -61,9 +61,9 @@ class ComparedQuestion:
     arm: ArmName
     #: cost of the stored outcome, at the prices of the reward; None without an outcome
     cost: float | None
-    #: why it cannot be asked again; None if it can be
+    #: why the question cannot be asked again; None if it can be
     obstacle: str | None
-    #: characters of its text
+    #: number of characters of its text
     length: int = 0
     #: dollars of the stored outcome; None without an answer
     dollars: float | None = None
@@ -72,11 +72,11 @@ class ComparedQuestion:
 class AnswerCost(NamedTuple):
     """The cost of an answer of the period, from which costs of later answers are estimated."""
 
-    #: characters of its question
+    #: number of characters of its question
     length: int
     dollars: float
-    #: 1; for an answer of `against`, the odds that another arm had got its question: only questions of other arms are
-    #: asked, and a policy may have sent the long questions to `against`
+    #: weight in the estimate: 1; for an answer of `against`, the odds that another arm had been drawn, since only
+    #: questions of other arms are asked, and a policy may have sent the long questions to `against`
     weight: float
 
 
@@ -88,8 +88,8 @@ class ComparedQuestions:
     routed: int
     #: questions to which the two ways give different arms, in the order in which they are asked
     differing: Sequence[ComparedQuestion]
-    #: arm -> costs of its answers to questions that can be asked again; without such answers, of all its answers, also
-    #: of tasks, which cost many times as much
+    #: arm -> costs of its answers to questions that can be asked again. If it has no such answers, costs of all its
+    #: answers, including tasks, which cost many times as much
     costs: Mapping[str, Sequence[AnswerCost]] = field(default_factory=dict)
 
     @property
@@ -111,14 +111,14 @@ def read_compared_questions(
     arms: Collection[str] | None = None,
     by_model: bool = False,
 ) -> ComparedQuestions:
-    """The questions of the report's period. Imported decisions, and those that no report compares, are left out.
+    """The questions of the report's period, without imported decisions and decisions that no report compares.
 
-    secret: secret of the store's draws, which gives the order; None if the order is not needed. arms: those that can
+    secret: secret of the store's draws, which gives the order; None if the order is not needed. arms: arms that can
         be run here; None if nothing is asked. by_model: whether the judge's model scores the answers. Raises
         StoreError.
     """
     counts, raised = Counter[str](), Counter[str]()  # asker -> number of questions
-    differing = list[tuple[ComparedQuestion, str | None]]()  # with the asker, if a budget raised his price
+    differing = list[tuple[ComparedQuestion, str | None]]()  # (question, its asker if a budget raised the price)
     costs, other_costs = defaultdict[str, list[AnswerCost]](list), defaultdict[str, list[AnswerCost]](list)
     with database.read() as connection:
         for row, facts, offered in _routed(connection, scope, against=against):
@@ -195,8 +195,8 @@ def _question(row: RowMapping, *, scope: ReportScope, obstacle: str | None) -> C
 
 
 def _came_later(row: RowMapping, *, arm: str) -> bool:
-    """Whether an arm that was not on offer could be asked now: it was not configured yet or not in service. An arm that
-    the caller or a rule excluded, or that lacked an ability, cannot. `_forbidden` applies today's rules.
+    """Whether an arm was missing from the offer only because it was not configured or not in service, so that it can
+    be asked now. False if the caller, a rule or a missing ability excluded it. `_forbidden` applies today's rules.
     """
     if row["allowed"] is not None and arm not in json.loads(row["allowed"]):
         return False
@@ -206,7 +206,7 @@ def _came_later(row: RowMapping, *, arm: str) -> bool:
 
 
 def _forbidden(row: RowMapping, *, sent: Sent, against: str, rules: RuleBook | None, by_model: bool) -> str | None:
-    """Why the rules of now do not let both arms answer the question again, or the judge read it; None if they do."""
+    """Why today's rules do not let both arms answer the question again, or the judge read it; None if they do."""
     if not rules:
         return None
     query = Query(

@@ -1,12 +1,14 @@
 """What decides questions instead of the policy: a safe start, a warm-up, a ledger that is learned again, a budget.
 
-While it decides more than half of the questions, it is the first thing that a report says: what was served says little
-about routing then. A safe start decides only where the policy prefers another arm than the incumbent, so its share is
-counted among these draws. Else a policy that gives half of the questions to the incumbent anyway would hide a safe
-start that takes most of the others. Questions without a draw count, too: a safe start that has no say in an outage is
-not what decides.
+While one of these decides more than half of the questions, a report begins with it, since what was served then says
+little about routing.
 
-A budget of some askers is judged apart if others ask, too: it must not keep these from a verdict.
+A safe start matters only for draws in which the policy prefers other arms than the incumbent, so its share is computed
+among these draws. If all draws counted, a policy that gives half of the questions to the incumbent would hide a safe
+start that takes most of the other half. Questions without a draw count as not decided by the safe start.
+
+If a budget raises the price only for some askers, their questions are judged apart, so that the other askers get a
+verdict.
 """
 
 import json
@@ -30,7 +32,7 @@ Kind = Literal[
     "policy", "safe start", "warm-up", "rebuilt ledger", "budget", "outage", "limit", "kill switch", "no draw"
 ]
 
-#: what decided a question without a draw, in words -> its kind, if it keeps a policy from deciding only for a time
+#: words for what decided a question without a draw -> its kind; only deciders that leave after a time
 _FOR_A_TIME: Final[Mapping[str, Kind]] = {
     DECIDED_BY["breaker"]: "outage",
     DECIDED_BY["failover"]: "outage",
@@ -38,29 +40,29 @@ _FOR_A_TIME: Final[Mapping[str, Kind]] = {
     DECIDED_BY["kill switch"]: "kill switch",
 }
 
-#: number of newest questions that are read: the newer half gives the state, the older half how it changes
+#: number of newest questions that are read: the newer half gives the state, both halves its change
 NEWEST: Final = 200
-#: a budget decides if it raises the price of a question at least by this factor
+#: a budget decides a question if it raises the price by at least this factor
 _RAISED: Final = 2.0
-#: if other askers ask at least this share of the questions, those at a price that a budget raised are judged apart;
-#: if something decides at least this share without a draw, a safe start's state names it
+#: questions at a price that a budget raised are judged apart if other askers ask at least this share of the questions;
+#: the state of a safe start names what decides at least this share of the questions without a draw
 _OTHERS: Final = 0.1
-#: a smaller fall of the share from the older to the newer half of the newest questions gives no forecast
+#: a forecast needs at least this fall of the share from the older to the newer half of the newest questions
 _CLEAR: Final = 0.05
-#: why it is not known how long a verdict takes, if there is a state
+#: why a report with a state does not forecast its verdict
 UNSTEADY: Final = "something else than the policy decides most questions"
-#: share of the policy in the draw below which its own probabilities are not computed back from those of the draw
+#: if the policy had a smaller share in the draw, its own probabilities are not computed back from the draw's
 _KNOWN_FROM: Final = 0.05
 
 
 class Decider(NamedTuple):
     kind: Kind
-    share: float  #: probability that it decided the draw, in [0, 1]
+    share: float  #: probability that it decided instead of the policy, in [0, 1]
     arm: str = ""  #: the incumbent of a safe start
-    #: probability that the policy itself gave to other arms than the incumbent, in [0, 1]; 1 without an incumbent
+    #: probability that the policy without the safe start gave to other arms than the incumbent; 1 without an incumbent
     others: float = 1.0
     is_rated: bool = False
-    asker: str = ""  #: the key that asked, else the tenant, in words
+    asker: str = ""  #: the API key that asked, or else the tenant, in words
     by: str = ""  #: what decided a question without a draw, in words
     served: str = ""  #: the arm that the question got
 
@@ -69,14 +71,14 @@ _POLICY: Final = Decider("policy", 0.0)
 
 
 def without_draw(by: str) -> Decider:
-    """What decided a question without a draw. by: in words, see `left_out.decided_by`"""
+    """What decided a question without a draw. by: the words of `left_out.decided_by`"""
     return Decider(_FOR_A_TIME.get(by, "no draw"), 1.0, by=by)
 
 
 def newest_deciders(connection: Connection, condition: ColumnElement[bool], *, label: str) -> list[Decider]:
     """What decided the newest NEWEST questions, the newest first.
 
-    condition: on `decisions`. label: of the ledger in which a question may be rated
+    condition: on `decisions`. label: label of the ledger whose ratings are read
     """
     in_ledger = and_(updates.c.policy == label, updates.c.decision_id == decisions.c.id)
     columns = *decisions.c["arm", "arms", "pmf", "facts"], *ASKER_COLUMNS, *FACT_COLUMNS, updates.c.source
@@ -123,9 +125,10 @@ def is_raised(budget_factor: float | None) -> bool:
 
 
 def paced_askers(asked: Mapping[str, int], *, raised: Mapping[str, int]) -> frozenset[str]:
-    """Askers whose price a budget has raised, if other askers have a large share of the questions. Otherwise () since
-    such prices are then a part of routing. asked, raised: asker -> number of questions, number of questions at a raised
-    price
+    """Askers whose price a budget has raised; none unless other askers have a large share of the questions, since such
+    prices are then a part of routing.
+
+    asked: asker -> number of questions. raised: asker -> number of questions at a raised price
     """
     others = sum(count for asker, count in asked.items() if not raised.get(asker))
     is_apart = others >= _OTHERS * sum(asked.values())
@@ -133,7 +136,7 @@ def paced_askers(asked: Mapping[str, int], *, raised: Mapping[str, int]) -> froz
 
 
 def _others(incumbent: SafeStart, holdback: HoldbackShare | None, *, pmf: Mapping[str, float]) -> float:
-    """Probability of the other arms by the policy itself. If the safe start left it hardly any, it is not known: 1."""
+    """See `Decider.others`; 1 if the policy had so small a share in the draw that its probabilities are not known."""
     if incumbent.share < _KNOWN_FROM:
         return 1.0
     other = 1.0 - pmf.get(str(incumbent.arm), 0.0)
@@ -144,9 +147,9 @@ def _others(incumbent: SafeStart, holdback: HoldbackShare | None, *, pmf: Mappin
 
 
 def state_of(deciders: Sequence[Decider]) -> str | None:
-    """The state in words, if something else than the policy decides more than half of these questions; else None.
+    """The state in words if something else than the policy decides more than half of these questions; else None.
 
-    deciders: what decided the newest questions, the newest first
+    deciders: of the newest questions, the newest first
     """
     raised = [decider for decider in deciders if decider.kind == "budget"]
     paced = paced_askers(Counter(one.asker for one in deciders), raised=Counter(one.asker for one in raised))
@@ -189,12 +192,12 @@ def _decided_without(recent: Sequence[Decider]) -> str:
 
 
 def _held(deciders: Sequence[Decider]) -> float:
-    """Share of the policy's draws of other arms that something else decides."""
+    """Share that something else decides of the draws in which the policy prefers other arms than the incumbent."""
     return math.fsum(one.others * one.share for one in deciders) / max(math.fsum(one.others for one in deciders), 1e-9)
 
 
 def _ends(deciders: Sequence[Decider]) -> str:
-    """When routing can be judged: the line through the shares of the newer and the older half, extended to a half."""
+    """When routing can be judged: when the line through the shares of the older and the newer half falls to a half."""
     half, rated = len(deciders) // 2, sum(decider.is_rated for decider in deciders) / max(len(deciders), 1)
     newer, older = map(_held, (deciders[:half], deciders[len(deciders) - half :]))
     if half < NEWEST // 4 or rated <= 0.0 or older - newer < _CLEAR:

@@ -1,8 +1,8 @@
 """The last verdict of each comparison in reports, with its moment, so that a withdrawn one is explained.
 
-A comparison is a tenant (or all), an arm, and a length of the period in whole hours. Other lengths belong to a period
-with a fixed beginning, which changes its length at each report. A ledger has one position of the store with its newest
-_MOST verdicts. It has no texts, and no ids of questions.
+The key of a comparison is its tenant (or all tenants), its arm, and the length of its period in whole hours. Verdicts
+on periods of another length are not stored: such a period has a fixed beginning and another length at each report. The
+newest _MOST verdicts of a ledger are one position in the store, without texts or ids of questions.
 """
 
 import logging
@@ -22,7 +22,7 @@ from ragbandit.shared.texts.formats import counted, moment
 
 log = logging.getLogger("ragbandit.report")
 
-#: largest number of verdicts of a ledger
+#: largest number of stored verdicts of a ledger
 _MOST: Final = 64
 #: an hour in seconds; a verdict that stays the same is stored again only after this time
 _HOUR_S: Final = 3_600.0
@@ -31,7 +31,7 @@ _HOUR_S: Final = 3_600.0
 def report_with_last_verdict(
     database: Database, scope: ReportScope, *, policy: PolicySettings, against: str | None = None, now: float
 ) -> Report:
-    """Make a report as `reporting.report.report`, and store its verdict if its period has whole hours and ends now.
+    """Make a report as `reporting.report.report` does. Store its verdict if its period has whole hours and ends now.
 
     If an earlier verdict on the same comparison is withdrawn, the report says why. now: seconds since 1970
     """
@@ -46,7 +46,7 @@ def report_with_last_verdict(
         stored = position_of(connection, reader)
     key = f"{made.tenant or ''}/{total.second_arm}/{hours}"
     last = stored.get(key)
-    if last is not None and last["at"] >= made.until:  # another report is newer
+    if last is not None and last["at"] >= made.until:  # a newer report has stored its verdict
         return made
     is_new = last is None or last["verdict"] != total.verdict or now - last["at"] > _HOUR_S
     if total.verdict != NOT_KNOWN and is_new:
@@ -63,7 +63,7 @@ def report_with_last_verdict(
 
 
 def _store(database: Database, verdict: Mapping[str, Any], *, reader: str, now: float) -> None:
-    """Add a verdict, by its key. The report does not fail if the store can only be read, or not be written now."""
+    """Add a verdict by its key. If the store cannot be written, a warning is logged, and the report goes on."""
     try:
         with database.write() as connection:
             lock_position(connection, reader, now=now)
@@ -80,7 +80,7 @@ def _former(last: Mapping[str, Any]) -> str:
 
 
 def _why(report: Report, total: Comparison, *, last: Mapping[str, Any]) -> str | None:
-    """Why the last verdict does not hold any more; None if only the questions are others."""
+    """Why the last verdict does not hold any more; None if nothing but the questions has changed."""
     if report.state is not None:
         return f"now the report has a state: {report.state}"
     if total.reward.low is None or total.reward.high is None:

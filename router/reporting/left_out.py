@@ -1,7 +1,7 @@
 """Questions of a period that no comparison includes: why, how many, what they cost, and how good their answers were.
 
-A comparison needs draws: who decides which questions are compared must not be what is compared. So questions that the
-policy did not draw are left out, and a report begins with them if they are many.
+A comparison needs draws, since otherwise the arm's decider would also choose which questions are compared. So questions
+without a draw of the policy are left out, and a report begins with them if they are many.
 """
 
 from collections import Counter
@@ -30,7 +30,7 @@ DECIDED_BY: Final[Mapping[ArmBy, str]] = {
     "breaker": "the circuit breaker, which left one arm",
     "only arm": "the only arm on offer",
 }
-#: least share of a period's questions or costs with which a report begins
+#: a report begins with undrawn questions of one decider if they have this share of the questions or costs
 SHOWN_FROM: Final = 0.01
 
 
@@ -39,18 +39,18 @@ class UndrawnQuestions:
     """Questions of the period without a draw of the policy: something else decided, so no comparison includes them."""
 
     by: str
-    """What decided them, such as "a limit of the session or task"."""
+    """What decided the questions, such as "a limit of the session or task"."""
     questions: int
-    """How many they are."""
+    """Number of questions."""
     spent: float
-    """What they cost, in the report's unit."""
+    """Costs of the questions, in the report's unit."""
     quality: float | None
     """Mean quality of their judged answers; null if none was judged."""
 
 
 @dataclass(kw_only=True, slots=True)
 class UndrawnSums:
-    """Sums over questions that one thing decided."""
+    """Sums over undrawn questions with the same decider."""
 
     questions: int = 0
     costs: Counter[Unit] = field(default_factory=Counter)
@@ -76,7 +76,7 @@ class UndrawnSums:
 def decided_by(facts: QueriedFacts, *, arms: Sequence[str]) -> str | None:
     """What decided a question in place of a draw; None if the policy drew from several arms.
 
-    arms: arms that were on offer, or could be asked now
+    arms: arms that were on offer, or that could be asked now
     """
     by = facts.arm_by or "only arm"
     return None if by in ONE_ARM_LEFT and len(arms) > 1 else DECIDED_BY[by]

@@ -1,4 +1,4 @@
-"""The next step to a verdict: a command that runs as printed, or what is missing for it.
+"""The next step to a verdict: a command to copy, or what prevents it.
 
 `report --decide` needs questions that other arms answered and that can be asked again, functions for arms of the user's
 code, and a judge or people who score the answers. Words in capitals stand for names that only the user knows.
@@ -20,14 +20,14 @@ from ragbandit.shared.texts.formats import counted, iso_time
 AS_ASKED: Final = "as asked"
 #: if the end of a report differs from now by fewer than this number of seconds, its period ends now
 NOW_S: Final = 120.0
-#: number of newest questions that are searched for a question that can be asked again; if there is none, size of the
-#: sample of the whole period
+#: number of newest questions among which one must be found that can be asked again. If there is none, a sample of this
+#: size of the whole period is read
 _LOOKED_AT: Final = 400
 
 
 class NextStep(NamedTuple):
     text: str
-    #: whether a learner can do the same, since it needs no function of the user
+    #: whether a learner can take the step, too, since it needs no function of the user
     is_ours: bool
 
 
@@ -40,7 +40,7 @@ def verdict_step(
     worker_arms: Collection[str],
     judge: JudgeSettings,
 ) -> NextStep | None:
-    """How to buy the verdict; None if the period compares nothing. Raises StoreError.
+    """The command that buys the verdict, or what prevents it; None if nothing is compared. Raises StoreError.
 
     options: see `options_of`. worker_arms: arms that RagBandit runs; the user's code runs the others
     """
@@ -73,7 +73,7 @@ def verdict_step(
 
 
 def _periods(database: Database, scope: ReportScope) -> Iterator[ReportScope]:
-    """The part of the scope with its newest questions, which costs the same in a store of any size; then all of it."""
+    """Yield the newest part of the scope, which is read equally fast in a store of any size, then the whole scope."""
     with database.read() as connection:
         since = newest_since(connection, scope, count=scope.most)
     if since is not None:
@@ -82,7 +82,7 @@ def _periods(database: Database, scope: ReportScope) -> Iterator[ReportScope]:
 
 
 def _obstacle(questions: ComparedQuestions) -> str | None:
-    """Why no question can be asked again, and what helps; None if some can be."""
+    """Why no question can be asked again, and what helps; None if at least one can be."""
     if not questions.differing:
         return (
             f"every question of the period went to {questions.against}, so nothing differs; other arms must answer some"
@@ -96,7 +96,7 @@ def _obstacle(questions: ComparedQuestions) -> str | None:
 
 
 def rating_advice(report: Report, *, options: str | None = None) -> str | None:
-    """Which answers to rate for a verdict, and the command, if its options are given; None if this is not known."""
+    """Number of answers to rate for a verdict, and the command if its options are given; None if it is not known."""
     arm = report.compared_arm
     if report.to_rate is None or arm is None:
         return None
@@ -108,7 +108,7 @@ def rating_advice(report: Report, *, options: str | None = None) -> str | None:
 def options_of(report: Report, *, label: str | None = None, now: float) -> str:
     """Options of a command that reads the same questions of the same ledger and compares with the same arm.
 
-    label: of the ledger, if it is not the configured one
+    label: label of the ledger; None for the configured one
     """
     options: list[str] = ["--since", _age(now - report.since)]
     if abs(now - report.until) >= NOW_S:
@@ -125,6 +125,6 @@ def _joined(options: Sequence[str]) -> str:
 
 
 def _age(seconds: float) -> str:
-    """A whole number of days or hours, as an option."""
+    """A time as an option of the command line: whole days or hours, rounded up."""
     hours = max(math.ceil(seconds / 3600.0 - 1e-6), 1)
     return f"{hours // 24}d" if hours % 24 == 0 else f"{hours}h"

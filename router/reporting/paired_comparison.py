@@ -1,7 +1,7 @@
 """What was served compared with always one arm, by the answers of both to a random sample of the period's questions.
 
-The mean over the routed questions of (value of what was served - value of the arm's answer). Value is quality -
-`reward.weight` x cost, within the bounds of rewards, as in the report. Both answers were judged by one judge.
+The estimate is the mean over the routed questions of (value of what was served - value of the arm's answer). A value is
+quality - `reward.weight` x cost, within the bounds of rewards, as in the report. One judge judged both answers.
 """
 
 import math
@@ -30,13 +30,13 @@ from ragbandit.shared.types import ArmName, DecisionId, Json, Matrix
 
 #: name of what was served in comparisons
 ROUTING: Final = "routing"
-#: numbers of questions at which a forecast is computed
+#: a forecast tries this number of sample sizes
 _FORECASTS: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pairing:
-    """The answers that are compared: those scored by one judge, of one definition of each arm."""
+    """The answers that count: the answers that one judge scored, by one definition of each arm."""
 
     #: hash of the judge's definition, and its name
     judge: str
@@ -60,8 +60,8 @@ class Pairing:
         )
 
     def with_earlier_arms(self, database: Database, *, label: str) -> "Pairing":
-        """Add the arms that earlier runs of this judge asked, and this one cannot: their answers still count. Raises
-        StoreError.
+        """The pairing with the arms that only earlier runs of this judge could ask, since their answers still count.
+        Raises StoreError.
         """
         earlier = self.stored(database, label=label)
         if earlier is None or earlier.judge != self.judge:
@@ -69,7 +69,7 @@ class Pairing:
         return replace(self, versions={**earlier.versions, **self.versions})
 
     def keep(self, database: Database, *, label: str, now: float) -> None:
-        """Let these answers count from now on in reports. Raises StoreError."""
+        """Store which answers count in reports from now on. Raises StoreError."""
         position: dict[str, Json] = {"judge": self.judge, "versions": {**self.versions}, "rater": self.rater}
         position["by_model"] = self.by_model
         with database.write() as connection:
@@ -88,7 +88,7 @@ class Pairing:
     def is_settled(self, answer: PairedAnswer) -> bool:
         """Whether an answer counts: it has a score, or the judge refused one.
 
-        An arm that failed when it was asked again is asked once more by the next run.
+        The next run asks again an arm that failed.
         """
         return self.covers(answer) and (answer.quality is not None or answer.unjudged is not None)
 
@@ -98,7 +98,7 @@ class Pairing:
         return is_labelled and not self.is_settled(answer)
 
     def pairs(self, answers: Iterable[PairedAnswer]) -> dict[DecisionId, dict[ArmName, PairedAnswer]]:
-        """Decision -> arm -> its answer, of those that have ended."""
+        """Decision -> arm -> its settled answer."""
         pairs: dict[DecisionId, dict[ArmName, PairedAnswer]] = {}
         for one in answers:
             if self.is_settled(one):
@@ -117,9 +117,9 @@ def _value(quality: float, *, cost: float, setting: RewardSettings, is_reward: b
 def _ends(
     answer: PairedAnswer | None, *, cost: float | None, setting: RewardSettings, is_reward: bool
 ) -> tuple[float, float]:
-    """The lowest and the highest value that an answer may have; both are its value if it has a score.
+    """The lowest and the highest possible value of an answer, which are equal if it has a score.
 
-    cost: cost of an answer whose quality is not known; None if its cost is not known either.
+    answer: None if the arm was not asked. cost: cost of an answer that was not asked; None if it is not known
     """
     value = partial(_value, setting=setting, is_reward=is_reward)
     if answer is None:
@@ -139,8 +139,10 @@ def paired_sample(
     is_reward: bool = True,
     whole: bool = False,
 ) -> DifferenceSample:
-    """The differences of reward, or of quality. whole: False for the questions before the first one that lacks an
-    answer. True for all questions up to the last one with both answers; unasked questions in between then get bounds
+    """The differences of reward, or of quality.
+
+    whole: False to take the questions before the first one that lacks an answer. True to take all questions up to the
+        last one with both answers; a question in between that lacks an answer then has bounds
     """
     askable, against = questions.askable, questions.against
     drawn = list(takewhile(lambda one: _has_both(one, pairs, against=against), askable))
@@ -167,7 +169,7 @@ def _differences(
     against: ArmName,
     ends: Callable[..., tuple[float, float]],
 ) -> Matrix:
-    """The low and the high ends of differences, shape (questions, 2). ends: of an answer, see `_ends`"""
+    """The low and the high ends of differences, shape (questions, 2). ends: function `_ends` of an answer"""
     rows = []
     for question in questions:
         answers = pairs.get(question.id, {})
@@ -192,9 +194,9 @@ def paired_comparison(
     setting: RewardSettings,
     is_steady: bool = True,
 ) -> PairedComparison:
-    """Compare by the stored answers. answers: to these questions; may include answers of other pairings.
+    """Compare by the stored answers. answers: all answers to these questions, also of other pairings.
 
-    is_steady: whether the policy decides most questions. If not, two ways that hardly differ are not "as good"
+    is_steady: whether the policy decides most questions. Otherwise two ways that hardly differ are not "as good"
     """
     answers, against = list(answers), questions.against
     pairs = pairing.pairs(answers)
@@ -239,10 +241,10 @@ def _difference(
     setting: RewardSettings,
     is_reward: bool,
 ) -> Difference:
-    """The tighter of the bounds by two samples, see `whole` of `paired_sample`.
+    """The tighter bounds of two samples: without and with `whole` of `paired_sample`.
 
-    Both samples are beginnings of one random order, and the bounds of `sampled_difference` hold for all beginnings at
-    once with one probability of error. So both hold together.
+    Both samples are beginnings of one random order. The bounds of `sampled_difference` hold for all beginnings at once
+    with one probability of error, so the bounds of both samples hold together.
     """
     both = [
         sampled_difference(paired_sample(questions, pairs, setting=setting, is_reward=is_reward, whole=whole))
@@ -255,7 +257,7 @@ def _difference(
 
 
 def _missing(result: PairedComparison, *, sample: DifferenceSample) -> str:
-    """Number of further questions that a verdict takes, and their dollars, if the estimate stays."""
+    """The further questions that a verdict takes if the estimate stays, and their dollars, in words."""
     asked, estimate = result.asked, result.comparison.reward.estimate
     if result.waiting:
         return f"{counted(result.waiting, 'label')} of answers that wait on the page Labels"
@@ -272,8 +274,8 @@ def _missing(result: PairedComparison, *, sample: DifferenceSample) -> str:
 
 
 def with_stored_comparison(database: Database, report: Report, scope: ReportScope) -> Report:
-    """The report with the comparison by the stored answers, also in its sentence; unchanged if no question of the
-    period was asked again. `report --decide` prints this, not the result of its run. Raises StoreError.
+    """The report with the comparison by the stored answers, also in its sentence. Unchanged if no question of the
+    period was asked again. `report --decide` prints this report instead of the result of its run. Raises StoreError.
     """
     against, pairing = report.compared_arm, Pairing.stored(database, label=scope.label)
     secret = None if pairing is None else stored_secret(database, name=DRAWS)
@@ -290,8 +292,8 @@ def with_stored_comparison(database: Database, report: Report, scope: ReportScop
 def counted_questions(
     database: Database, scope: ReportScope, pairing: Pairing, *, against: ArmName, secret: bytes
 ) -> ComparedQuestions:
-    """The questions by which a verdict is computed, by a run and by a report: a question counts if its arm was asked,
-    also if the arm cannot be run now. Raises StoreError.
+    """The questions from which runs and reports compute a verdict: a question counts if its arm was asked, even if the
+    arm cannot be run now. Raises StoreError.
     """
     arms, by_model = pairing.versions.keys(), pairing.by_model
     return read_compared_questions(database, scope, against=against, secret=secret, arms=arms, by_model=by_model)

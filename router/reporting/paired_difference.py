@@ -1,16 +1,16 @@
 """The mean difference of two ways of answering, from both answers to a random sample of the questions.
 
-What is estimated: the mean over all questions of (value of the first way - value of the second way), where a value is
-the mean of what the arm's answers to the question are worth. A question that both ways send to the same arm has the
-difference 0. A sample of the other questions is asked in a random order, which does not depend on any outcome. What
-cannot be known lies between what is possible.
+The estimate is the mean over all questions of (value of the first way - value of the second way). A value is the mean
+over all answers that the arm could give to the question. A question that both ways send to the same arm has the
+difference 0. A sample of the other questions is asked in a random order, which does not depend on any outcome. An
+unknown difference lies between its smallest and its largest possible value.
 
-The bounds are a confidence sequence for the mean of bounded values by betting: the wealth of a bettor whom a mean
-should leave poor (Waudby-Smith and Ramdas 2024, "Estimating means of bounded random variables by betting"; here a
-mixture of constant bets). They hold for every distribution and at every sample size, so one may look, stop, and go on
-at any time. Sampling without replacement makes the expected wealth smaller (Maclaurin's inequality), so the bounds hold
-for a finite period, too. They are not narrowed when most questions were asked: other answers of the same arms may be
-worth something else, and two equal arms must not differ because each of them was asked once.
+The bounds are a confidence sequence for the mean of bounded values by betting: a mean is excluded if a bettor against
+it has become rich (Waudby-Smith and Ramdas 2024, "Estimating means of bounded random variables by betting"; here a
+mixture of constant bets). The bounds hold for every distribution and at every sample size, so one may look, stop, and
+go on at any time. Sampling without replacement makes the expected wealth smaller (Maclaurin's inequality), so the
+bounds hold for a finite period, too. They do not narrow because most questions were asked: the same arms may give other
+answers, and two equal arms must not differ because each was asked only once.
 """
 
 import math
@@ -26,34 +26,34 @@ from ragbandit.shared.types import Matrix, Vector
 
 #: probability that the interval misses the true difference at any sample size
 ALPHA: Final = 0.05
-#: The bets, as shares of the largest possible bet, and the shares of the first money. The sum of their wealth is the
-#: evidence against a mean: small bets win with thousands of questions, large ones with few
+#: bets, as shares of the largest possible bet, and the share of the initial wealth behind each bet. Their total wealth
+#: is the evidence against a mean: small bets win with thousands of questions, large bets with few
 _BETS: Final = np.array([0.95, 0.5, 0.25, 0.12, 0.06, 0.03])
 _MONEY: Final = np.array([0.35, 0.28, 0.19, 0.1, 0.05, 0.03])
-#: a bound lies at most this far from the exact one
+#: largest distance of a computed bound from the exact bound
 _EXACT: Final = 2.0**-30
-#: parts of a forecast: log wealth that the mixture of bets costs, and the share of the reach that bounds on bets cost.
-#: Forecasts are within about a fifth of the width from 30 questions on
+#: parts of a forecast: the log wealth that a mixture of bets costs, and the share of half the possible range that the
+#: limits of the bets cost. From 30 questions on, forecasts differ from the width by at most about a fifth
 _MIXTURE: Final = 1.0
 _REACH: Final = 0.7
-#: standard deviation of a difference that a forecast assumes until _FEWEST differences are known
+#: a forecast assumes this standard deviation of a difference until _FEWEST differences are known
 _DEVIATION, _FEWEST = 0.5, 10
 _TINY: Final = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DifferenceSample:
-    """Differences of the questions that the two ways send to different arms. Each lies between a low and a high end,
-    which are equal if the difference is known.
+    """Differences of the questions that the two ways send to different arms. A difference lies between its low and its
+    high end, which are equal if it is known.
     """
 
     #: ends of the differences of the asked questions, in the order in which they were drawn, shape (drawn, 2)
     drawn: Matrix
-    #: number of questions that the order contains
+    #: number of questions that can be asked, from which `drawn` was drawn
     drawn_from: int
     #: ends of the differences of the questions that cannot be asked, shape (others, 2)
     others: Matrix
-    #: number of all questions, also of those that both ways send to the same arm
+    #: number of all questions, including questions that both ways send to the same arm
     routed: int
     #: smallest and largest possible difference of a question
     least: float
@@ -68,7 +68,7 @@ class DifferenceSample:
 
 
 def sampled_difference(sample: DifferenceSample) -> Difference:
-    """The mean difference of a question with its interval. Before any answer: the possible range."""
+    """The mean difference of a question with its interval, which is the possible range before any answer."""
     low, high = sample.drawn.T
     floor, ceiling = sample.least, sample.most
     bounds = _lower(low, floor=floor), -_lower(-high, floor=-ceiling)
@@ -80,7 +80,7 @@ def sampled_difference(sample: DifferenceSample) -> Difference:
 
 
 def _estimate(sample: DifferenceSample, *, ends: Sequence[float]) -> float | None:
-    """The mean over routed questions, if those not asked have the mean of the known differences; None without any."""
+    """The mean over routed questions if all unknown differences equal the mean known one; None if none is known."""
     known = sample.known
     if not len(known):
         return None
@@ -90,7 +90,7 @@ def _estimate(sample: DifferenceSample, *, ends: Sequence[float]) -> float | Non
 
 
 def _lower(values: Vector, *, floor: float) -> float:
-    """The lower bound of the mean, at every number of values with probability 1 - ALPHA / 2.
+    """The lower bound of the mean. With probability 1 - ALPHA / 2, it holds at every number of values.
 
     values: the drawn values, in their order, shape (n,), all >= floor
     """
@@ -106,7 +106,7 @@ def _lower(values: Vector, *, floor: float) -> float:
 
 
 def _falling_root(function: Callable[[float], float], *, level: float, low: float, high: float) -> float:
-    """The smallest point in [low, high] from which on a falling function is at most `level`, from below."""
+    """The smallest point in [low, high] where a falling function is at most `level`, or a point just below it."""
     if function(low) <= level:
         return low
     steps = max(1, math.ceil(math.log2(max((high - low) / _EXACT, 2.0))))
@@ -117,9 +117,9 @@ def _falling_root(function: Callable[[float], float], *, level: float, low: floa
 
 
 def expected_half_width(asked: int, *, sample: DifferenceSample) -> float:
-    """About half the width of the interval after `asked` questions, which the sample's own ones are part of.
+    """About half the width of the interval after `asked` questions in all, including the questions of the sample.
 
-    It assumes that the standard deviation of a difference stays; with fewer than _FEWEST known ones, _DEVIATION.
+    The standard deviation of the known differences is assumed to stay. With fewer than _FEWEST, it is _DEVIATION.
     """
     known = sample.known.tolist()
     deviation = statistics.stdev(known) if len(known) >= _FEWEST else _DEVIATION

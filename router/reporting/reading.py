@@ -77,12 +77,12 @@ from ragbandit.shared.types import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """Size of a report's sample."""
+    """Number of questions in a report's sample, and in its period."""
 
     questions: int
-    """Questions read."""
+    """Questions in the sample."""
     out_of: int
-    """Questions of the period, from which the sample was drawn uniformly."""
+    """Questions in the period, from which the sample was drawn uniformly."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,9 +90,9 @@ class PairedComparison:
     """Served answers compared with a single arm's answers, on a random sample of the period's questions."""
 
     comparison: Comparison
-    """Estimate for all routed questions of the period, from the sample; `questions` counts them all."""
+    """Comparison for all routed questions of the period, estimated from the sample; `questions` counts all of them."""
     same: int
-    """Questions that routing sent to this arm: they have no difference."""
+    """Questions that routing sent to this arm: their difference is 0."""
     differing: int
     """Questions that routing sent to another arm."""
     asked: int
@@ -104,7 +104,7 @@ class PairedComparison:
     not_askable: Mapping[str, int]
     """Reason -> number of differing questions that cannot be asked again: their difference lies between bounds."""
     dollars: float
-    """What it cost to ask and to judge these questions, in all runs."""
+    """Dollars of all runs for asking and judging these questions."""
     judge: str
     """The judge, or path of the check, that scored both answers; "label queue" for people."""
 
@@ -122,18 +122,18 @@ class PairedComparison:
 class Report:
     """A report of a period: what was served ("routing") compared with always using one arm.
 
-    A comparison covers only questions that could have had the arm. Its intervals hold however often it is made.
+    A comparison covers only questions that the arm could have answered. Its intervals hold at every look.
     """
 
     sentence: str = ""
-    """All of it in one sentence; `state` comes first."""
+    """The report in one sentence, which begins with `state`."""
     state: str | None = None
-    """What decided more than half of the newest questions instead of the policy, in words; null if the policy did."""
+    """What decided over half of the newest questions instead of the policy, in words; null if nothing did."""
     advice: str | None = None
-    """"fix: always ARM earns as much", with the next command; null if routing pays or it is not known yet."""
+    """"fix: always ARM earns as much", with the next command; null if routing pays, or if it is not known yet."""
     to_rate: int | None = None
-    """Number of unrated answers of the compared arm whose ratings probably settle the verdict; null if not known, or if
-    fewer can be labelled."""
+    """Number of unrated answers of the compared arm whose ratings probably settle the verdict; null if it is not known,
+    or if fewer answers can be labelled."""
     since: float
     """Start of the period, seconds since 1970."""
     until: float
@@ -151,41 +151,41 @@ class Report:
     sample: Sample | None = None
     """The sample behind comparisons; null if every question was read."""
     total: Comparison | None
-    """All questions, against the arm to compare with; null if nothing can be compared."""
+    """Comparison on all questions with the compared arm; null if nothing can be compared."""
     before: str | None = None
-    """What the questions of a warm start showed before the start, in words; null without a comparison with this arm."""
+    """Result of the same comparison on a warm start's questions, in words; null without one."""
     withdrawn: str | None = None
-    """The last verdict on this comparison, and why it does not hold any more; null if it holds, or if there is none."""
+    """The last verdict on this comparison, and why it does not hold now; null if it holds, or without one."""
     asked: PairedComparison | None = None
-    """Both ways asked again on a sample of the questions (`report --decide`); null if no question was asked again."""
+    """Comparison by asking both ways again on a sample of the questions (`report --decide`); null without it."""
     changes: tuple[Change, ...] = ()
-    """Changes within the period, the newest first: new arms, changed prices, drift. The means mix before and after."""
+    """Changes within the period, the newest first: new arms, changed prices, drift. Means mix both times."""
     untried: str | None = None
     """Arms with fewer than ten judged answers, in words, if there is a verdict; null without such an arm."""
     kinds: tuple[QuestionKind, ...] = ()
-    """Kinds of questions and their arms; if no kinds are named, all questions, or those that differ most."""
+    """Kinds of questions and their arms: the named kinds, or else all questions, or the kinds that differ most."""
     kinds_of: str = ""
     """How well the kinds tell the questions apart, or why there are none, in words."""
     curve: LearningCurve | None = None
-    """Mean rewards so far against this arm, by time; null without an interval of the reward, or with a wide one."""
+    """Mean rewards so far of routing and of this arm, by time; null if the reward has no interval, or a wide one."""
     arms: tuple[Comparison, ...]
-    """All questions against each arm, the most used arm first."""
+    """Comparisons with each arm on all questions, the most used arm first."""
     tenants: tuple[Comparison, ...]
-    """By tenant, the largest first; empty if there is only one tenant."""
+    """Comparisons by tenant, the largest tenant first; empty if there is only one tenant."""
     prices: tuple[Comparison, ...]
-    """By price; empty if there is only one price."""
+    """Comparisons by price; empty if there is only one price."""
     weeks: tuple[Comparison, ...]
-    """By week, from Monday 00:00 UTC; empty if there is only one week."""
+    """Comparisons by week, from Monday 00:00 UTC; empty if there is only one week."""
     retracted: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Arm -> number of its ratings that were retracted before they were learned: `good` (0.5 or more) and `bad`."""
     questions: int = 0
-    """All questions of the period, also those that no comparison includes."""
+    """All questions of the period, including questions in no comparison."""
     spent: float = 0.0
-    """What all these questions cost, in `unit`; estimated if the report is made from a sample."""
+    """Costs of all these questions, in `unit`; estimated if the report is made from a sample."""
     unpriced: Mapping[str, int] = field(default_factory=dict)
     """Arm -> number of its answers without a price: `spent` does not include them, and no dollars are compared."""
     undrawn: tuple[UndrawnQuestions, ...] = ()
-    """Questions that the policy did not draw, by what decided them, the most first. No comparison includes them."""
+    """Questions that something else than the policy decided, by decider, the most first. They are in no comparison."""
     left_out: Mapping[str, int]
     """Reason -> number of questions that no comparison includes; estimated if the report is made from a sample."""
     notes: tuple[str, ...]
@@ -200,18 +200,18 @@ class Report:
 
 
 _PAGE: Final = 2000
-#: questions are the same if this number of first characters and the length of the text are
+#: two questions are the same if this number of first characters and the length of their texts are equal
 _SAME_CHARS: Final = 2000
 #: default of `ReportScope.most`: reading this many questions takes about a second, and 20 MB
 MOST_ROWS: Final = 30_000
 _JUDGED: Final = ("quality", "reward", "by_judge", "is_drawn", "counts", "cluster", "best", "worst")
-#: numbers about judgements that `quality` does not contain
+#: further numbers about judgements, besides _JUDGED
 _BESIDES: Final = ("score", "score_counts", "retracted")
 _COLUMNS: Final = ("made_at", "tenant", "price", "asker", "raised", "stopped", "arm", *_JUDGED, *_BESIDES, *UNITS)
 _OFFERED: Final = ("row", "place", "pmf", "quality", "cost", "candidate")
-#: smaller differences between two probabilities are rounding: a policy does not differ from itself
+#: two probabilities are equal if they differ by less, so that rounding makes no policy differ from itself
 _ROUNDING: Final = 1e-6
-#: reasons to leave out a decision: the version gave no usable probabilities, or was not in shadow in this router
+#: reasons to leave out a decision: the version gave no usable probabilities, or its router did not ask the version
 NO_PMF: Final = "the version gave no probabilities"
 NOT_ASKED: Final = "the version was not asked"
 
@@ -230,18 +230,18 @@ class ReportScope:
     version: str | None = None
     #: reward setting, whose cost weight is applied to all rewards; None keeps the weights with which they were learned
     reward: RewardSettings | None = None
-    #: the operator's rules of now, under which stored questions may be asked again; None without rules
+    #: the operator's present rules, under which stored questions may be asked again; None without rules
     rules: RuleBook | None = None
-    #: names of the arms of now; one that no question of the period was offered can be compared by asking it
+    #: names of the present arms; an arm that no question of the period was offered can be compared by asking it
     configured: frozenset[str] = frozenset()
-    #: limits of tasks and sessions of now, to count those that have reached one; None does not count them
+    #: present limits, to count the tasks and sessions that have reached one; None not to count
     conversation: ConversationSettings | None = None
 
     @classmethod
     def of(
         cls, settings: Settings, *, label: str, since: float, until: float, tenant: str | None = None
     ) -> "ReportScope":
-        """A period, with the reward, rules, arms and limits of these settings."""
+        """The scope of a period, with the reward, rules, arms and limits of these settings."""
         return cls(
             label=label,
             since=since,
@@ -262,7 +262,7 @@ class ReportScope:
 
     @property
     def is_open(self) -> ColumnElement[bool]:
-        """Condition on `decisions`: the unit is a task that had not ended at the end of the period."""
+        """Condition on `decisions`: the decision is for a task that had not ended at the end of the period."""
         return exists().where(units.c.first == decisions.c.id, units.c.until > self.until)
 
 
@@ -287,19 +287,19 @@ class ReportRows:
     left_out: Mapping[str, int]
     #: (arm, unit) -> cost of the questions in `left_out`
     left_costs: Mapping[tuple[str, Unit], float] = field(default_factory=dict)
-    #: who decided questions in `left_out`, which had no draw -> sums over these questions
+    #: decider in words -> sums over its questions, which had no draw and are in `left_out`
     undrawn: Mapping[str, UndrawnSums] = field(default_factory=dict)
     #: rule of the operator -> number of questions to which it applied
     rules: Mapping[str, int] = field(default_factory=dict)
-    #: whether a budget stopped the task, so that its quality is unknown; None if no task was stopped
+    #: whether a budget stopped the task, so that its quality is unknown; None if this was not read
     stopped: Flags | None = None
-    #: (kind, arm) -> numbers of questions whose task or session has reached a limit, and of all that can reach one
+    #: (kind, arm) -> (questions whose task or session has reached a limit, questions with a limit)
     limited: Mapping[tuple[SpenderKind, str], tuple[int, int]] = field(default_factory=dict)
-    #: (arm, unit) -> the part of its costs that came after the decision was closed, so that no reward has it
+    #: (arm, unit) -> costs that came after the decision was closed, so that no reward includes them
     late: Mapping[tuple[str, Unit], float] = field(default_factory=dict)
-    #: arm -> number of its answers whose calls have no price, in `left_out` too
+    #: arm -> number of its answers whose calls have no price, including answers in `left_out`
     unpriced: Mapping[str, int] = field(default_factory=dict)
-    #: arm -> number of its answers for which the server reported an implausible price, which did not count
+    #: arm -> number of its answers with an implausible price from the server, which does not count
     refused: Mapping[str, int] = field(default_factory=dict)
     #: number of questions in the period if only a sample of them was read; None if all were read
     whole: int | None = None
@@ -313,25 +313,25 @@ class ReportRows:
     #: whether the judgement was drawn with a known probability: a label of the queue, or the judge's score
     is_drawn: Flags | None = None
     by_judge: Flags | None = None  #: whether `quality` is the judge's score
-    #: the judge's score, also if people rated, and the number of rows that it represents; None if the judge gave none
+    #: the judge's score, also of an answer that people rated, and the number of rows it represents; None without scores
     score: Vector | None = None
     score_counts: Vector | None = None
-    #: a rating that was retracted before it was learned, NaN without one; None if there is none
+    #: a rating that was retracted before it was learned, NaN without one; None if no answer has one
     retracted: Vector | None = None
     #: probabilities that `ReportScope.version` gives the arms that could be drawn, shape (n, K); None without a version
     candidate: Matrix | None = None
     #: who or what decided the newest questions until the end of the period, the newest first
     deciders: Sequence[Decider] = ()
-    #: index in `askers`, and whether a budget raised the price of the question; None if nobody's budget did
+    #: index in `askers`, and whether a budget raised the price of the question; None if this was not read
     asker: Indices | None = None
     askers: tuple[str, ...] = ()
     raised: Flags | None = None
-    #: largest and smallest possible reward of the answer at its cost; NaN without an outcome; None as `limits`
+    #: largest and smallest possible reward of the answer at its cost, NaN without an outcome; None if `limits` is None
     best: Vector | None = None
     worst: Vector | None = None
-    #: whether the arm was offered, shape (n, arms); None if this is where `pmf` is above 0
+    #: whether the arm was offered, shape (n, arms); None if an arm was offered exactly if its `pmf` is above 0
     offered: Flags | None = None
-    #: smallest and largest possible reward, if every quality is in [0, 1]; None if they are on a scale without bounds
+    #: smallest and largest possible reward; None if not every quality is in [0, 1], so that rewards have no bounds
     limits: tuple[float, float] | None = None
 
     @property
@@ -344,7 +344,7 @@ class ReportRows:
         return len(self.arm) + sum(self.left_out.values())
 
     def spent(self, unit: Unit, *, arm: str | None = None) -> float:
-        """Cost of the questions read, including the questions in `left_out`. arm: an arm, whose answers alone count"""
+        """Cost of the questions read, including the questions in `left_out`. arm: None for all arms"""
         rows = slice(None) if arm is None else self.arm == [*self.arms, arm].index(arm)
         left_out = (cost for (of, kind), cost in self.left_costs.items() if kind == unit and arm in (None, of))
         return float(np.nansum(self.costs[unit][rows])) + math.fsum(left_out)
@@ -364,14 +364,14 @@ class ReportRows:
         return self.pmf[:, arm] >= LEAST_CHANCE
 
     def comparable(self, arm: int) -> Flags:
-        """The rows to compare with an arm: those that could have drawn it and, if rewards have bounds, those that
-        offered it without a chance.
+        """The rows to compare with an arm: rows that could have drawn the arm. If rewards have bounds, also rows that
+        offered the arm but could not draw it.
         """
         return self.could_draw(arm) if self.limits is None else self.is_offered(arm)
 
     @property
     def judged(self) -> float:
-        """Share of the rows that are judged; 1 if only drawn rows are, so that no rater chose what to judge."""
+        """Share of the rows that are judged; 1 if all judged rows were drawn, so that no rater chose what to judge."""
         is_judged = ~np.isnan(self.quality)
         chosen = is_judged if self.is_drawn is None else is_judged & ~self.is_drawn
         return float(is_judged.mean()) if chosen.any() else 1.0
@@ -385,7 +385,7 @@ class ReportRows:
         return 1.0 if self.sample is None else self.sample.out_of / max(self.sample.questions, 1)
 
     def without_paced(self) -> "ReportRows":
-        """The rows without those at a price that the budget of some askers raised, which are then in `left_out`."""
+        """The rows, but rows at a price that a budget raised are moved to `left_out` for `paced_askers`."""
         if self.asker is None or self.raised is None or not self.raised.any():
             return self
         counts = (np.bincount(of, minlength=len(self.askers)) for of in (self.asker, self.asker[self.raised]))
@@ -417,11 +417,11 @@ def read_log(database: Database, scope: ReportScope) -> ReportRows:
     with database.read() as connection:
         questions = count_decisions(connection, scope.condition)
         rows = _read_rows(connection, scope, questions=questions)
-        # Imported decisions were counted but are not read, so the sample is too small.
+        # Imported decisions were counted but are not read, so the first sample may be too small.
         if rows.imported and questions > scope.most:
             questions -= count_imported(connection, scope.condition)
             rows = _read_rows(connection, scope, questions=questions)
-        # Without a tenant these questions may precede the period, so every report says the same of the present.
+        # Without a tenant, the newest questions may precede the period, so that all reports show the same present.
         newest = scope.condition if scope.tenant is not None else replace(scope, since=0.0).condition
         deciders = newest_deciders(connection, newest, label=scope.label)
     return rows.log(scope, whole=questions if questions > scope.most else None, deciders=deciders)
@@ -432,7 +432,7 @@ def count_decisions(connection: Connection, condition: ColumnElement[bool]) -> i
 
 
 def newest_since(connection: Connection, scope: ReportScope, *, count: int) -> float | None:
-    """When the oldest of the newest `count` questions was asked; None if the scope has fewer."""
+    """Time of the oldest of the newest `count` questions, seconds since 1970; None if the scope has fewer questions."""
     query = select(decisions.c.made_at).where(scope.condition).order_by(decisions.c.made_at.desc())
     return connection.execute(query.offset(count - 1).limit(1)).scalar()
 
@@ -458,8 +458,8 @@ def in_sample(questions: int, *, most: int) -> ColumnElement[bool]:
     return last_digits < f"{round(1e6 * share):06}"
 
 
-#: key of a cluster of ratings: the API key that rated (if several did, the first in alphabetical
-#: order), the question, and the hash of the request if its text is not kept
+#: key of a cluster of ratings: the API key that rated (the first in alphabetical order if several did), the question,
+#: and the hash of the request if the text is not stored
 _RATED_TEXT: Final = (
     select(func.min(feedback.c.api_key))
     .where(feedback.c.decision_id == decisions.c.id, feedback.c.value != "null")
@@ -504,7 +504,7 @@ def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) ->
 
 
 def _reached(connection: Connection, settings: ConversationSettings | None) -> dict[SpenderKind, set[str]]:
-    """Kind -> labels of its sums that have reached a limit, for each kind with a limit."""
+    """Kind of spender -> labels of the tasks or sessions that have reached a limit, for each kind with a limit."""
     limits = {} if settings is None else {kind: settings.limit_of(kind) for kind in settings.limited}
     return {
         kind: reached_labels(connection, dollars=limit.dollars, turns=limit.turns) for kind, limit in limits.items()
@@ -512,7 +512,7 @@ def _reached(connection: Connection, settings: ConversationSettings | None) -> d
 
 
 def _feedback_of(connection: Connection, *conditions: ColumnElement[bool]) -> dict[str, list[Feedback]]:
-    """Decision -> its feedback, in the order received. conditions: on `decisions` and `feedback`"""
+    """Decision -> its feedback in the order of receipt. conditions: on `decisions` and `feedback`"""
     query = select(feedback).join(decisions, feedback.c.decision_id == decisions.c.id).where(*conditions)
     given: dict[str, list[Feedback]] = {}
     for row in connection.execute(query.order_by(*feedback.c["received_at", "id"])).mappings():
@@ -523,7 +523,7 @@ def _feedback_of(connection: Connection, *conditions: ColumnElement[bool]) -> di
 def _judged_qualities(connection: Connection, condition: ColumnElement[bool]) -> dict[str, float]:
     """Decision -> mean of its ratings and events, which are qualities. condition: on `decisions`
 
-    Decisions that are never learned have no quality in a ledger.
+    Decisions that are never learned have no quality in a ledger, so their feedback is read.
     """
     given = _feedback_of(connection, condition, feedback.c.kind.in_(("rating", "event")))
     values = {
@@ -557,7 +557,7 @@ class _Rows:
     judged: Mapping[str, float] = field(default_factory=dict)  #: see `_judged_qualities`
     rules: Counter[str] = field(default_factory=Counter)
     reached: Mapping[SpenderKind, set[str]] = field(default_factory=dict)  #: see `_reached`
-    #: (whether it has reached a limit, kind, arm) -> number of questions
+    #: (whether the task or session has reached a limit, kind, arm) -> number of questions
     limited: Counter[tuple[bool, SpenderKind, str]] = field(default_factory=Counter)
     late: dict[tuple[str, Unit], float] = field(default_factory=dict)
     corrections: Corrections = field(default_factory=Corrections)
@@ -566,12 +566,12 @@ class _Rows:
     imported: int = 0
     is_bounded: bool = True  #: whether every quality is in [0, 1], and every reward quality - cost
     judged_twice: int = 0  #: answers with both a person's rating and a judge's score
-    retracted: Mapping[str, Feedback]  #: decision -> its rating that was retracted
-    #: hash of a rating's rater and question -> its number
+    retracted: Mapping[str, Feedback]  #: decision -> its last retracted rating
+    #: hash of a rating's rater and question -> number of the cluster
     clusters: dict[int, int] = field(default_factory=dict)
-    #: the numbers of _COLUMNS, row after row
+    #: values of _COLUMNS, row after row
     columns: "array[float]" = field(default_factory=lambda: array("d"))
-    #: the numbers of _OFFERED, for every offered arm of every row
+    #: values of _OFFERED, for every offered arm of every row
     offered: "array[float]" = field(default_factory=lambda: array("d"))
 
     def add(self, row: RowMapping, *, scope: ReportScope) -> None:
@@ -639,7 +639,7 @@ class _Rows:
         return float(item.value)
 
     def _cluster(self, row: RowMapping) -> int:
-        """Number of the question and its rater: the judge, an API key, or the people of a session without one."""
+        """Number of the cluster of question and rater: the judge, an API key, or a session without an API key."""
         by_judge, has_key = row["judged_by"] == "judge", row["rated_by"] is not None
         session = None if by_judge or has_key else row["session"]
         named = by_judge, session, *(row[column.name] for column in _RATED_TEXT)
@@ -764,7 +764,7 @@ def _candidate_pmf(note: CandidateNote, *, pmf: Sequence[float]) -> list[float] 
 
 
 def _stopped_in(label: str) -> tuple[ColumnElement[bool], ...]:
-    """Conditions on `closures`: the ledger closed the decision because a budget stopped its task."""
+    """Conditions on `closures`: the ledger closed the decision because a budget had stopped its task."""
     return closures.c.policy == label, closures.c.decision_id == decisions.c.id, closures.c.reason == STOPPED
 
 

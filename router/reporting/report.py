@@ -1,6 +1,6 @@
 """Makes the report of a period: reward, quality and cost of what was served, compared with always using one arm.
 
-All comparisons are of live traffic: their intervals hold however often the report is made (`estimates.compared`).
+All comparisons are of live traffic: their intervals hold at every look (`estimates.compared`).
 """
 
 import math
@@ -39,11 +39,11 @@ from ragbandit.shared.types import ArmName, Flags, Indices, Matrix, Vector
 
 #: smallest number of questions for the advice "fix": with fewer questions a policy has learned too little
 FEWEST_TO_FIX: Final = 300
-#: smallest number of answers of each way, in the ratings and in the judge's sample, for the two to be compared
+#: ratings and the judge's sample are compared if each of them has this number of answers of each way
 FEWEST_TO_AGREE: Final = 30
-#: maximum number of groups of a kind; if there are more, the smallest are left out
+#: maximum number of tenants, prices or weeks; if there are more, the smallest are left out
 MOST_GROUPS: Final = 20
-#: share of questions that go to the compared arm from which on a report says that little can differ
+#: if this share of questions goes to the compared arm, a report says that little can differ
 _MOSTLY: Final = 0.9
 _WEEK_S: Final = 7 * 86_400.0
 #: a Monday, 1970-01-05 00:00 UTC, in seconds since 1970
@@ -58,7 +58,7 @@ def report(
     against: str | None = None,
     now: float | None = None,
 ) -> Report:
-    """Make the report of a period. If draws, outcomes or ratings seem to favour an arm, nothing has a verdict.
+    """Make the report of a period. Nothing has a verdict if draws, outcomes or ratings seem to favour an arm.
 
     against: arm to compare with. If None: the arm of the holdback; without a holdback, the incumbent; without both,
         the best arm by the ratings; if too few are rated, the most expensive arm, or else the most used one
@@ -109,7 +109,7 @@ def report_of(
 ) -> Report:
     """Make the report from rows.
 
-    alarm: why the rows favour an arm. drifts: arms whose rewards changed within the period
+    alarm: why the rows seem to favour an arm; None if they do not. drifts: arms whose rewards changed within the period
     """
     log = log.without_paced()
     unit = traffic_cost_unit(log)
@@ -199,7 +199,7 @@ def traffic_cost_unit(log: ReportRows) -> Unit:
 def _arm_to_compare(
     log: ReportRows, arms: Sequence[Comparison], *, policy: PolicySettings, against: str | None
 ) -> tuple[int | None, str | None]:
-    """Returns (index of the arm to compare with, reason to choose it); None and None without questions."""
+    """Returns (index of the arm to compare with, reason for this arm), or (None, None) without questions."""
     if against is not None:
         if against not in log.arms:
             remedy = f"use one of {', '.join(sorted(log.arms))}" if log.arms else "ask for a longer period"
@@ -232,7 +232,7 @@ def _fix(arms: Sequence[Comparison], *, assumed: str | None) -> str | None:
 
 class ComparedWays(NamedTuple):
     comparison: Comparison
-    #: scores of both ways; see `compared`
+    #: `Compared.scores` of both ways
     scores: Matrix | None
     #: questions that a verdict takes / questions so far; None if this is not known
     outlook: float | None
@@ -244,7 +244,7 @@ class ComparedWays(NamedTuple):
 class _Groups:
     log: ReportRows
     unit: Unit
-    seconds: float  #: since the first question
+    seconds: float  #: seconds since the oldest question
     alarm: str | None
     unsteady: str | None  #: why it is not known how long a verdict takes
 
@@ -258,7 +258,7 @@ class _Groups:
         return tuple(self.comparison(names[number], group == number, against=against)[0] for number in largest)
 
     def comparison(self, name: str, rows: Flags, *, against: int) -> ComparedWays:
-        """Compare what was served in these rows with the arm `against`, where it was offered."""
+        """Compare what was served in these rows with the arm `against`, in rows that offered it."""
         log = self.log.part(rows & self.log.comparable(against))
         arm = np.tile(np.arange(len(log.arms)) == against, (len(log.arm), 1)).astype(np.float64)
         names = name, f"always {log.arms[against]}"
@@ -280,9 +280,9 @@ class _Groups:
 
 
 def _to_rate(log: ReportRows, compared: ComparedWays, *, arm: int) -> int | None:
-    """How many unrated answers of the compared arm would probably settle the verdict; None if too few, or not known.
+    """Number of unrated answers of the arm that would probably settle the verdict; None if too few, or not known.
 
-    Most of the error comes from these answers, since each of them stands for many questions.
+    Most of the error comes from the arm's answers, since each of them stands for many questions.
     """
     if compared.comparison.verdict != NOT_KNOWN or compared.outlook is None or log.whole is not None:
         return None
@@ -293,7 +293,7 @@ def _to_rate(log: ReportRows, compared: ComparedWays, *, arm: int) -> int | None
 
 
 def _untried(log: ReportRows, total: Comparison, *, arm: int) -> str | None:
-    """What a verdict says nothing about: arms that were offered and have hardly any judged answer."""
+    """Arms on offer with hardly any judged answer, which the verdict does not cover; None without one, or a verdict."""
     rows = log.part(log.comparable(arm))
     if total.verdict == NOT_KNOWN:
         return None
@@ -310,10 +310,10 @@ def _untried(log: ReportRows, total: Comparison, *, arm: int) -> str | None:
 
 
 def _curve(log: ReportRows, comparison: Comparison, *, scores: Matrix | None, arm: int) -> LearningCurve | None:
-    """Means of the scores so far (shape (2, n), the newest first), from the tenth rated draw of the arm on.
+    """Running means of the scores (shape (2, n), the newest first), from the tenth rated draw of the arm on.
 
-    Noise alone makes no break-even: it needs the verdict "better", and an earlier sum of the differences so low that an
-    interval as wide as the comparison's, which narrows like 1 / sqrt(questions), excludes 0.
+    A break-even is not mere noise: the verdict must be "better", and an earlier mean difference must have been surely
+    below 0, by an interval that narrows like 1 / sqrt(questions) to the width of the comparison's interval.
     """
     reward, count, is_rated = comparison.reward, len(log.arm), ~np.isnan(log.quality[::-1])
     if scores is None or reward.low is None or reward.high is None or reward.tells_nothing:
@@ -355,8 +355,8 @@ def compared_ways(
     """Compare two ways of choosing arms in these rows.
 
     first, second: see `compared`. second_arm: see `Comparison`. seconds: age of the oldest row.
-    blocked: why the rows are not evidence.
-    unsteady: why it is not known how long a verdict takes
+    blocked: why the rows are not evidence; None if they are.
+    unsteady: why it is not known how long a verdict takes; None if it is
     """
     ways: dict[str, Any] = {"arm": log.arm, "pmf": log.pmf, "first": first, "second": second}
     # A cost has no upper bound, so the costs are compared only on questions that could have drawn the second way.
@@ -374,7 +374,7 @@ def compared_ways(
         cost = Difference()
     elif priced.any():
         cost, *_ = compared(spent[priced], predicted=log.expected_cost[priced], least=0.0, most=most, **of_priced)
-    # The difference is largest if the second way would have cost nothing, and smallest if the first would have.
+    # The difference is largest if the second way costs nothing, and smallest if the first way costs nothing.
     ends = (-math.inf, cost.first or 0.0) if first is None else (-(cost.second or 0.0), math.inf)
     comparison = compare(
         *names,
@@ -410,8 +410,8 @@ def _measured(log: ReportRows, *, first: Matrix | None, second: Matrix) -> list[
 
 
 def _disagreement(log: ReportRows, *, first: Matrix | None, second: Matrix) -> str | None:
-    """The obstacle to a verdict if the intervals by ratings and by the judge's drawn sample do not overlap. None if
-    they overlap, or if either source has too few answers of a way.
+    """What is missing for a verdict if the intervals by ratings and by the judge's drawn sample do not overlap. None if
+    they overlap, or if one of them has too few answers of a way.
     """
     if log.score is None or log.by_judge is None:
         return None
@@ -434,11 +434,11 @@ def _disagreement(log: ReportRows, *, first: Matrix | None, second: Matrix) -> s
 
 
 def _with_retracted(total: Comparison, *, log: ReportRows, groups: _Groups, arm: int) -> Comparison:
-    """The comparison; if retractions turned the verdict, its assumption names them."""
+    """The comparison; if retracted ratings changed the verdict, its `assumption` names this."""
     if log.retracted is None or total.verdict == NOT_KNOWN:
         return total
     is_unrated = np.isnan(log.quality)
-    # A rating of a newer answer than the newest learned one may still wait, so its retraction is no loss of one yet.
+    # Answers newer than the newest learned one may have no learned rating yet, so nothing was lost by a retraction.
     is_due = log.made_at <= log.made_at[~is_unrated].max(initial=0.0)
     given = log.rated_as(np.where(is_unrated & is_due, log.retracted, log.quality), counts=log.counts)
     everything = np.ones(len(log.arm), dtype=np.bool_)
@@ -470,7 +470,7 @@ def _could_draw(log: ReportRows, second: Matrix) -> Flags:
 
 
 def _valued(log: ReportRows) -> Iterator[tuple[Vector, Possible | None]]:
-    """Yields (qualities, possible values of unrated answers), then the same of rewards, or the first pair again."""
+    """Yields (qualities, possible values of unrated answers), then the same for rewards, or the first pair again."""
     quality = None if log.limits is None else Possible(best=1.0, worst=0.0, least=0.0, most=1.0)
     yield log.quality, quality
     if log.reward is None or log.limits is None:

@@ -20,13 +20,13 @@ from ragbandit.shared.types import ArmName
 def status(
     ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: float, arms: Iterable[ArmName] = ()
 ) -> ledger_status.Status:
-    """The status; see `learning.status.read_status`. Raises StoreError."""
+    """The status of `learning.status.read_status`, whose diagnosis names what decides now. Raises StoreError."""
     read = ledger_status.read_status(ledger, serving=serving, rule=rule, now=now, arms=arms)
     return replace(read, learning=_with_decider(read.learning, ledger=ledger))
 
 
 def learning_of(ledger: Ledger) -> Diagnosis | None:
-    """The diagnosis of the ledger's policy, as in its status; None if no learner has stored one. Raises StoreError."""
+    """The diagnosis of the ledger's policy, as in `status`; None if no learner has stored one. Raises StoreError."""
     return _with_decider(ledger_status.stored_diagnosis(ledger), ledger=ledger)
 
 

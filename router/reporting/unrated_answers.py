@@ -1,10 +1,9 @@
 """Unrated answers of the arm that a report compares with: people may label them for a verdict.
 
-A report takes the rated answers of an arm for a random sample of all its answers. So the answers are taken in a random
+A report treats the rated answers of an arm as a random sample of all its answers. So answers are labelled in a random
 order, which follows from the store's secret and their ids: an answer's chance to be labelled depends neither on the
-answer nor on its question. An answer is taken as long as the ledger would learn its label. Left out are rows that no
-comparison reads, and answers for which the label queue or the judge's sample has drawn already, with a probability of
-its own.
+answer nor on its question. Only answers whose label the ledger would learn are taken. Rows that no comparison reads are
+left out. So are answers for which the label queue or the judge's sample has already drawn, with another probability.
 """
 
 from operator import itemgetter
@@ -55,9 +54,9 @@ def unrated_answers(connection: Connection, scope: ReportScope, *, arm: str) -> 
 
 
 def queue_unrated(database: Database, scope: ReportScope, *, arm: str, count: int, now: float) -> int:
-    """Let `count` unrated answers of the arm wait on the page Labels, or all if there are fewer.
+    """Put unrated answers of the arm on the page Labels until `count` wait there, or all if there are fewer.
 
-    Returns how many wait there, with those that waited before. now: seconds since 1970. Raises StoreError.
+    Returns how many of them wait there now. now: seconds since 1970. Raises StoreError.
     """
     secret = shared_secret(database, name=DRAWS, now=now)
     with WriteTransaction(database) as (connection, moves):

@@ -1,7 +1,7 @@
 """Requests for paired comparisons from HTTP and the dashboard: a learner plans or asks, as `report --decide` does.
 
-A ledger has one request at a time, with its state, in `reading_positions`. A worker that ends leaves an open request to
-the next one.
+A ledger has one request at a time, with its state, in `reading_positions`. If a worker ends, the next worker
+continues the open request.
 """
 
 import dataclasses
@@ -19,10 +19,10 @@ from ragbandit.shared.texts.formats import duration
 from ragbandit.shared.types import Json
 
 State = Literal["none", "waiting", "running", "planned", "ended", "refused"]
-#: seconds without news after which a request ends that no learner has begun, and one that a learner has begun
+#: a request ends after this number of seconds without news: before a learner has begun it, and afterwards
 BEGIN_S: Final = 600.0
 GO_ON_S: Final = 3600.0
-#: least time between two notes that a learner waits, seconds
+#: least number of seconds between two notes that a learner waits
 _NOTE_S: Final = 60.0
 
 
@@ -34,17 +34,17 @@ class VerdictRequest:
     tenant: str | None = None
     against: str | None = None
     judge: str | None = None
-    #: dollars that it may cost; None only to plan
+    #: largest cost of the request in dollars; None to plan only
     budget: float | None = None
-    #: who asked for it, as in the audit log
+    #: who made the request, as in the audit log
     actor: str = ""
-    #: name that its dollars are booked on, an API key if one asked; "" for `actor`
+    #: name on which the dollars are booked: the API key, if one asked; "" for `actor`
     charged: str = ""
     #: the plan in words: steps, dollars, and how sure the result will be
     plan: tuple[str, ...] = ()
     asked: int = 0
     dollars: float = 0.0
-    #: why it ended, or why it was refused
+    #: why the request ended or was refused
     ended: str | None = None
     made_at: float | None = None
     #: time of the last change
@@ -56,20 +56,20 @@ class VerdictRequest:
 
     @property
     def terms(self) -> Mapping[str, Json]:
-        """Fields in which two requests differ, if they are different ones."""
+        """Fields that are equal in a repeated request."""
         names = ("since", "until", "tenant", "against", "judge", "budget", "actor")
         return {name: getattr(self, name) for name in names}
 
 
 def newest_request(connection: Connection, *, label: str, now: float | None = None) -> VerdictRequest:
-    """The newest request, of this ledger. now: seconds since 1970; None for the present time"""
+    """The newest request of a ledger. now: seconds since 1970; None for the present time"""
     stored: dict[str, Any] = position_of(connection, _reader(label))
     request = from_json(VerdictRequest, stored | {"plan": tuple(stored.get("plan", ()))})
     return _ended_without_news(request, now=time.time() if now is None else now)
 
 
 def _ended_without_news(request: VerdictRequest, *, now: float) -> VerdictRequest:
-    """An open request ends without news, so that nobody waits for ever, and no later learner spends its dollars."""
+    """The request, ended if it had no news for too long: nobody waits for ever, and no late learner spends dollars."""
     limit = BEGIN_S if request.state == "waiting" else GO_ON_S
     if not request.is_open or (request.changed_at or 0.0) >= now - limit:
         return request
@@ -97,7 +97,7 @@ def note_wait(database: Database, *, label: str) -> None:
 
 
 def make_request(database: Database, request: VerdictRequest, *, label: str) -> VerdictRequest:
-    """Let a worker carry out a request. A repeated request returns the open one. Raises Conflict, StoreError."""
+    """Store a request for the learner. A repeated request returns the open request. Raises Conflict, StoreError."""
     now = time.time()
     with database.write() as connection:
         lock_position(connection, _reader(label), now=now)

@@ -13,7 +13,7 @@ from ragbandit.router.reporting.next_steps import NOW_S
 from ragbandit.router.reporting.reading import Report, Sample
 from ragbandit.shared.texts.formats import counted, duration, iso_time, moment, money, number, percent, worth
 
-#: largest number of changes that are named
+#: largest number of changes that a report names
 _CHANGES: Final = 2
 
 
@@ -27,7 +27,7 @@ def report_sentence(report: Report, *, now: float) -> str:
 
 
 def change_words(report: Report) -> Iterator[str]:
-    """The newest changes within the period, each with the command that reads what came after."""
+    """The newest changes within the period, each with the command that reads only the time after it."""
     for one in report.changes[:_CHANGES]:
         since = str(iso_time(math.ceil(one.at)))[:19]
         tenant = "" if report.tenant is None else f" --tenant {shlex.quote(report.tenant)}"
@@ -36,7 +36,7 @@ def change_words(report: Report) -> Iterator[str]:
 
 
 def undrawn_words(report: Report) -> list[str]:
-    """Who decided questions without a draw, if the share of such questions or of their costs is large."""
+    """Who decided questions without a draw, if the questions or their costs are a large share of the period's."""
     lines = []
     for one in report.undrawn:
         if max(one.questions / report.questions, one.spent / report.spent if report.spent else 0.0) < SHOWN_FROM:
@@ -200,7 +200,7 @@ def _actions(report: Report, lead: Comparison | None, *, steps: Sequence[str | N
 
 
 def report_headline(report: Report, lead: Comparison | None) -> str:
-    """What people ask first, in one line: what was saved, and whether answers are as good.
+    """One line that answers the first questions: how much was saved, and whether answers are as good.
 
     lead: the comparison whose verdict is shown
     """
@@ -222,7 +222,7 @@ def report_headline(report: Report, lead: Comparison | None) -> str:
 
 
 def worth_words(comparison: Comparison, report: Report) -> str | None:
-    """The interval of a reward in dollars; None if nothing is known of it, or dollars are not what is rewarded."""
+    """The interval of the reward in dollars; None if it is not known, or if rewards have no price in dollars."""
     reward, dollars = comparison.reward, report.dollars_per_reward
     if dollars is None or reward.low is None or reward.high is None:
         return None
@@ -280,7 +280,7 @@ def curve_words(comparison: Comparison, *, break_even: int | None, is_sample: bo
 
 
 def _frontier(comparisons: Sequence[Comparison]) -> list[FrontierPoint]:
-    """Points of the served answers, and of the arms whose quality relative to these is known."""
+    """Points of the served answers, and of the arms whose quality compared with the served answers is known."""
     known = [one for one in comparisons if one.quality_verdict != NOT_KNOWN]
     ways = [(one.second, one.quality.second, one.cost.second, "arm") for one in known]
     ways += [("what was served", one.quality.first, one.cost.first, "served") for one in comparisons[:1] if known]

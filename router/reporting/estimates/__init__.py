@@ -30,7 +30,7 @@ __all__ = ["ALPHA", "LEAST_CHANCE", "Compared", "Possible", "compared"]
 
 class Compared(NamedTuple):
     difference: Difference
-    #: doubly robust scores of both ways, whose means are compared, shape (2, n); None without an interval from them
+    #: doubly robust scores of both ways, whose means are compared, shape (2, n); None if they give no interval
     scores: Matrix | None = None
     #: questions that a verdict takes / questions so far; None if that is not known
     outlook: float | None = None
@@ -59,12 +59,12 @@ def compared(
     pmf: probabilities of the K arms at the draw, shape (n, K)
     predicted: the policy's predictions for all arms before the draw, shape (n, K); NaN without a prediction
     first, second: probabilities of the arms in both ways, shape (n, K), 0 where `pmf` is 0. `first` is None for the
-        answers that were served; `second` is then a single arm. If it could not be drawn, `possible` bounds its value
+        answers that were served; `second` is then a single arm, whose value `possible` bounds if it could not be drawn
     least, most: smallest and largest possible value
     counts: 1 / (probability that the row's value is known), shape (n,); None if the probability is equal for all rows
-    cluster: number of the cluster of each row whose value is known, shape (n,): the errors of its rows may be equal;
-        None if each row has its own
-    possible: bounds of the values, used if `first` is None; None if values have no bounds. Then all rows could draw the
+    cluster: number of the cluster of each row whose value is known, shape (n,): errors in a cluster may be equal; None
+        if each row is a cluster
+    possible: bounds of the values, used if `first` is None; None if values have no bounds, and all rows could draw the
         arm
     """
     if np.isnan(value).all():
@@ -101,8 +101,8 @@ def _served_minus_arm(served: Served, *, possible: Possible | None) -> Compared:
     """The served answers minus the answers of one arm.
 
     With `possible`, the interval is the intersection of two, whose errors add up to ALPHA. The first uses ratings of
-    controls. The second uses none: it gives the arm's answers their best possible values for the low end, and their
-    worst for the high end, so it varies less. Both do so where the arm could not be drawn.
+    controls. The second uses no ratings of controls, so it varies less: the arm's answers have their best possible
+    values for the low end, and their worst for the high end. Both use possible values if the arm could not be drawn.
     """
     draws, place = served.draws, served.place
     mean, controls = float(served.values.mean()), served.effective_controls(draws)

@@ -1,4 +1,4 @@
-"""Intervals from what answers could have been worth, if nobody rated the compared arm (docs/estimates.md, step 8)."""
+"""Intervals from possible values of the compared arm's answers, which need no ratings (docs/estimates.md, step 8)."""
 
 import math
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from ragbandit.shared.types import Matrix, Vector
 
 #: probability that the interval misses the true difference at any look while the log grows
 ALPHA: Final = 0.05
-#: shares of ALPHA: of the interval from controls, of the low end from the best possible values, and of the high end
-#: from the worst. The low end decides most verdicts, the high end hardly any
+#: shares of ALPHA for the interval from controls, for the low end from the best possible values, and for the high end
+#: from the worst possible values. The low end decides most verdicts, the high end hardly any
 ERROR_OF_CONTROLS: Final = 0.4
 ERROR_OF_BEST: Final = 0.5
 ERROR_OF_WORST: Final = 0.1
@@ -23,21 +23,21 @@ ERROR_OF_WORST: Final = 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Possible:
-    """Possible values of each answer, if its quality is unknown and its cost is known."""
+    """Possible values of each answer if its quality is unknown and its cost is known."""
 
     best: Vector | float  #: shape (n,), NaN without an outcome; a number if it is the same for every answer of any arm
     worst: Vector | float
     least: float  #: smallest value of any answer
     most: float  #: largest value of any answer
     #: predicted costs of all arms before the draw, shape (n, K), from which `best` and `worst` are predicted; None if
-    #: these are the same for every answer
+    #: `best` and `worst` are numbers
     cost: Matrix | None = None
 
 
 def control_intervals(
     served: Served, elsewhere: Vector, *, possible: Possible | None
 ) -> tuple[MeanInterval, MeanInterval]:
-    """The intervals for the low and for the high end from what controls were worth.
+    """Two intervals from the values of controls: of the first the low end is used, of the second the high end.
 
     elsewhere: scores of the arm's answers
     """
@@ -71,9 +71,9 @@ def worst_interval(served: Served, possible: Possible) -> MeanInterval | None:
 def _possible_interval(
     served: Served, values: Vector | float, *, bound: float, error: float, possible: Possible
 ) -> MeanInterval | None:
-    """The interval if the arm's answers had these values, of which one end is used; None with too few rows.
+    """The interval if the arm's answers had these values; one of its ends is used. None if there are too few rows.
 
-    bound: value where the arm could not be drawn. error: error of the end that is used
+    bound: value of the arm if it could not be drawn. error: probability that the used end is wrong
     """
     draws = None
     if not isinstance(values, float) and served.away.any():
@@ -89,7 +89,7 @@ def _possible_interval(
 
 
 def within_the_range(served: Served, ends: Interval, *, possible: Possible) -> Interval:
-    """The ends, no farther from 0 than the share of differing questions times the range of values."""
+    """The ends, moved to at most the share of differing questions x the range of values from 0."""
     low, high = ends
     # Only questions that another arm answers, or would have answered, differ.
     share = max(float(served.is_other.mean()), 1.0 - float(served.draws.pmf[:, served.place].mean()))

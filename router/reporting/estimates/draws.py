@@ -15,7 +15,7 @@ from ragbandit.shared.types.ledger import effective_rows
 
 #: an arm's mean is computed as if the arm had this number of additional rows, each with the mean of all arms
 PRIOR_ROWS: Final = 2.0
-#: an arm with a smaller probability could not be drawn: the row says nothing about its answer, which has bounds only
+#: an arm with a smaller probability counts as impossible to draw: for its answer, the row gives bounds only
 LEAST_CHANCE: Final = 5e-4
 
 
@@ -28,7 +28,7 @@ class Draws:
     pmf: Matrix
     predicted: Matrix
     counts: Vector | None
-    #: number of the row's cluster, shape (n,): ratings by one rater of one question; None if each row has its own
+    #: number of the row's cluster, shape (n,): ratings by one rater of one question; None if each row is a cluster
     cluster: Indices | None
     seen_weight: Vector  #: `counts` of the seen rows, 0 for other rows, shape (n,)
     seen_share: Vector  #: share of an arm's draws whose value was seen, shape (K,); 1 for an arm without a seen row
@@ -66,7 +66,7 @@ class Draws:
         )
 
     def of_values(self, value: Vector, *, predicted: Matrix) -> "Draws":
-        """Draws with other values and predictions, without `counts` and `cluster`: each counts once, for itself."""
+        """Draws with other values and predictions. Without `counts` and `cluster`, each row counts once."""
         return Draws.of(value, arm=self.arm, pmf=self.pmf, predicted=predicted)
 
     def drawn(self, table: Matrix) -> Vector:
@@ -77,8 +77,8 @@ class Draws:
         return self.drawn(policy) / self.drawn(self.pmf)
 
     def effective(self, policy: Matrix) -> float:
-        """Effective rows for a policy, or for a part of every question: by the drawn rows or by the probabilities of
-        all questions, whichever gives fewer, so that questions that hardly ever draw an arm count too.
+        """Effective rows for a policy: the smaller number by the drawn rows and by the probabilities of all questions,
+        which include questions that hardly ever draw an arm. policy: shape (n, K); a row may have a sum below 1
         """
         squares = (policy**2 / self._chance / self.seen_share).sum(axis=1)
         expected = float((squares if self.counts is None else squares * self.counts).sum())
@@ -87,12 +87,12 @@ class Draws:
         return min(rows / self.rows_each(weight), self.effective_seen())
 
     def effective_seen(self, rows: Flags | slice = slice(None)) -> float:
-        """Effective rows for the mean of the values that were drawn in these rows."""
+        """Effective rows for the mean value of the drawn arms in these rows."""
         weight = self.seen_weight[rows] / self.seen_share[self.arm[rows]]
         return _effective(weight) / self.rows_each(weight, rows=rows)
 
     def rows_each(self, weight: Vector, *, rows: Flags | slice = slice(None)) -> float:
-        """By how many rows a cluster counts: effective rows of these weights / effective clusters, at least 1."""
+        """Mean number of rows of a cluster: effective rows of these weights / effective clusters, at least 1."""
         if self.cluster is None or not weight.any():
             return 1.0
         sums = np.bincount(self.cluster[rows], weights=weight)
@@ -112,8 +112,8 @@ class Draws:
     def elsewhere(self, place: int, *, away: Vector) -> Vector:
         """Scores whose mean estimates the mean over all questions of (1 - p) x (value of this arm), shape (n,).
 
-        p: the arm's probability. A question that drew the arm has the weight (1 - p) / p for what its value differs
-        from the model; other questions have the model's value. away: 1 - p, 0 where the arm could not be drawn
+        p: the arm's probability. A question that drew the arm has (1 - p) / p times its value's difference from the
+        model; other questions have the model's value. away: 1 - p; 0 if the arm could not be drawn
         """
         is_control = self.arm == place
         weight = np.where(is_control, self.seen_weight * away / self.pmf[np.arange(len(away)), self.arm], 0.0)
@@ -160,7 +160,7 @@ class Draws:
 
 
 def _numbered(cluster: Indices, *, is_seen: Flags) -> Indices | None:
-    """The clusters by numbers from 0; each unseen row is a cluster. None if no cluster has two rows."""
+    """The clusters, numbered from 0; each unseen row is a cluster. None if no cluster has two rows."""
     own = np.where(is_seen, cluster, cluster.max(initial=0) + 1 + np.arange(len(cluster)))
     numbers, places = np.unique(own, return_inverse=True)
     return None if len(numbers) == len(cluster) else places

@@ -1,4 +1,4 @@
-"""Forecast of a report: how many times the questions so far its verdict takes (docs/estimates.md, step 9)."""
+"""Forecast of a report: questions that a verdict takes / questions so far (docs/estimates.md, step 9)."""
 
 import math
 from typing import Final
@@ -11,7 +11,7 @@ from ragbandit.shared.types import Vector
 
 #: multiples of the questions so far at which the verdict is computed
 MULTIPLES: Final = tuple(np.geomspace(1.02, FARTHEST, 60).tolist())
-#: the interval narrows at most this number of times as fast as it did
+#: the rows of a forecast narrow the interval at most this number of times as fast as the rows so far
 FASTEST: Final = 4.0
 
 
@@ -24,7 +24,7 @@ def after(ends: MeanInterval, multiple: float, *, heavier: float) -> Interval:
     later = variance * (1.0 + heavier * (multiple - 1.0)) / multiple**2
     rate = min(1.0 / heavier, FASTEST) if heavier > 0.0 else FASTEST
     times = ends.times(ends.effective * (1.0 + rate * (multiple - 1.0)))
-    # What unseen rows may add falls like 1 / rows.
+    # The part of an error for unseen rows falls like 1 / rows.
     below, above = (math.sqrt(later) + (end - math.sqrt(variance)) / multiple for end in (ends.below, ends.above))
     return ends.middle - times * below - ends.margin, ends.middle + times * above + ends.margin
 
@@ -36,10 +36,10 @@ def outlook(
     worst: MeanInterval | None,
     odds: Vector,
 ) -> float | None:
-    """How many times the questions so far a verdict takes; None if it is more than FARTHEST, or not known.
+    """Questions that a verdict takes / questions so far; None if this is more than FARTHEST, or not known.
 
     drawn: intervals from the values of controls, for the low end and for the high end
-    best, worst: intervals if the controls had their best and worst possible values; they give the low and the high end
+    best, worst: intervals if the arm had its best and its worst possible values, for the low end and for the high end
     odds: mean squared weight of a question as a control, (1 - p)^2 / p, the newest first, shape (n,). The newer half
         gives the variance of new rows
     """

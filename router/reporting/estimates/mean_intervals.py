@@ -22,9 +22,9 @@ LEAN: Final = 0.95
 #: the interval is shortened on the side without rare rows by at most this share of the standard error, so that a few
 #: rows that lie far away by chance do not shorten it
 MOST_LEAN: Final = 0.5
-#: a mean below this share of the largest difference of a row is rounding, and is set to 0
+#: a mean below this share of the largest difference in a row is rounding, and is set to 0
 ROUNDING: Final = 1e-9
-#: the least sum of squares that divides another sum, so that equal rows divide by no 0
+#: smallest sum of squares that divides another sum: equal rows have the sum of squares 0
 TINY: Final = 1e-300
 
 
@@ -38,11 +38,11 @@ class MeanInterval:
     above: float  #: standard error of the high end
     effective: float  #: effective rows R
     alpha: float
-    margin: float  #: added to both sides
+    margin: float  #: width that is added on both sides
 
     @cached_property
     def variance(self) -> float:
-        """Variance of the mean of the rows; a forecast asks for it at each of its multiples."""
+        """Variance of the mean of the rows; cached, since a forecast reads it for each of its multiples."""
         return float(self.rows.var(ddof=1)) / len(self.rows)
 
     @property
@@ -54,7 +54,7 @@ class MeanInterval:
         return self.middle + self.times(self.effective) * self.above + self.margin
 
     def times(self, effective: float) -> float:
-        """How many standard errors each end is away from the middle with this number of effective rows."""
+        """Distance of each end from the middle, in standard errors, with this number of effective rows."""
         return asymptotic_width(effective, alpha=self.alpha, tightest_at=NARROWEST_AT) * math.sqrt(effective)
 
 
@@ -69,8 +69,8 @@ def mean_interval(
 ) -> MeanInterval:
     """The interval of the mean of the differences d.
 
-    farthest: amounts F by which the most extreme unseen cluster could lower and raise the mean. margin: added to both
-    sides. cluster: see `Draws`
+    farthest: amounts F by which the most extreme unseen cluster could lower and raise the mean. margin: width that is
+    added on both sides. cluster: see `Draws`
     """
     difference = difference if cluster is None else by_cluster(difference, cluster)
     middle = float(difference.mean())
@@ -100,13 +100,14 @@ def by_cluster(difference: Vector, cluster: Indices) -> Vector:
 def standard_errors(deviations: Vector, *, variance: float, farthest: float) -> Interval:
     """Returns the standard errors of a mean, as (error below the mean, error above the mean).
 
-    Only few of the rare rows were seen. So the interval leans to the side on which they lie, as Wilson's interval of a
-    share does (1927). On the other side, the interval allows for UNSEEN_ROWS only as far as the log shows that rare
-    rows may lie there. Neither error falls if `farthest` grows.
+    Only few of the rare rows were seen, so the interval is longer on their side, as Wilson's interval of a share is
+    (1927). On the other side, the interval allows for UNSEEN_ROWS only as far as the log shows that rare rows may lie
+    there. Neither error falls if `farthest` grows.
 
     deviations: the rows minus their mean, shape (n,)
     variance: variance of the mean
-    farthest: amount that the most extreme row adds to the mean; at least the amount by which the rows lean is used
+    farthest: amount that the most extreme row adds to the mean; the lean of the rows is used if it is
+        larger
     """
     rows = deviations / len(deviations)
     lean = float(rows @ rows**2) / max(float(rows @ rows), TINY)

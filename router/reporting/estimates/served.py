@@ -17,20 +17,20 @@ LEAST_ROOM: Final = 0.1
 class Served:
     """The served answers, to be compared with the answers of one arm.
 
-    A question that the arm itself answered has no difference of its own. It is a control of the other questions, with
+    A question that the arm itself answered contributes no difference. It is a control for the other questions, with
     the weight (1 - p) / p, where p is the arm's probability: the effect on the treated with known p, doubly robust
     (Hahn 1998, "On the role of the propensity score in efficient semiparametric estimation of average treatment
     effects", section 3).
     """
 
     draws: Draws
-    place: int  #: the arm
+    place: int  #: index of the arm
     least: float
     most: float
     values: Vector  #: f, the estimated value of each served answer
     is_other: Flags  #: whether another arm answered
     away: Vector  #: probability of other arms, 0 where the arm could not be drawn
-    is_bounded: Flags  #: whether another arm answered since this arm could not be drawn
+    is_bounded: Flags  #: whether another arm answered because this arm could not be drawn
 
     @classmethod
     def of(cls, draws: Draws, *, place: int, least: float, most: float) -> "Served":
@@ -53,7 +53,7 @@ class Served:
         return np.where(self.is_other, self.values, 0.0)
 
     def effective_controls(self, draws: Draws) -> float:
-        """Effective number of controls; 0 if the arm's value was not seen, or cannot be seen."""
+        """Effective number of controls; 0 if no value of the arm was seen, or if `away` is 0 everywhere."""
         if not (draws.is_tried[self.place] and self.away.any()):
             return 0.0
         effective = draws.effective(self._at_place(self.away))
@@ -66,10 +66,10 @@ class Served:
     def difference_interval(
         self, elsewhere: Vector, *, draws: Draws | None, alpha: float, lowest: Vector | float | None
     ) -> MeanInterval:
-        """The interval of the difference from the arm's answers.
+        """The interval of the served answers minus the arm's answers.
 
-        elsewhere: scores e of the arm's answers (`Draws.elsewhere`). draws: where they come from; None if they are
-        known. lowest: smallest possible values of the served answers, if they are known
+        elsewhere: scores e of the arm's answers (`Draws.elsewhere`). draws: draws behind `elsewhere`; None if the arm's
+        values are known. lowest: smallest possible values of the served answers; None if they are not known
         """
         difference = self.of_others - elsewhere
         effective, farthest = self.effective_rated(), self._farthest_rated(lowest)
@@ -77,7 +77,7 @@ class Served:
             deviations = difference - difference.mean()
             others, own = (self._squares(deviations, rows=rows) for rows in (self.is_other, ~self.is_other))
             effective = _pooled((others, own), rows=(effective, self.effective_controls(draws)))
-            # An answer of the arm lowers the difference if it is better than expected, at most the best possible.
+            # A better answer of the arm lowers the difference; the best possible answer lowers it most.
             above, below = self._farthest_control(elsewhere, draws=draws)
             farthest = max(farthest[0], below), max(farthest[1], above)
         unknown = float((self.is_other & ~self.draws.is_tried[self.draws.arm]).mean())
@@ -109,7 +109,7 @@ class Served:
         elif draws.cluster is not None:
             heavy *= draws.rows_each(draws.seen_weight[rated] / draws.seen_share[draws.arm[rated]], rows=rated)
         below, above = self._room(self.values)
-        if lowest is not None and not isinstance(lowest, float):  # these answers have known costs
+        if lowest is not None and not isinstance(lowest, float):  # known costs bound each of these answers
             below = max(float((draws.value - lowest)[rated].mean()), self._least_room)
         return heavy * below / len(draws.arm), heavy * above / len(draws.arm)
 

@@ -66,7 +66,7 @@ def _bar(value: Difference, verdict: Verdict) -> Bar:
 
 
 def _cost_bar(cost: Difference) -> Bar:
-    """A cost has no margin: the same or less is good, more is bad. Numbers have two digits; the title has the unit."""
+    """The bar of a cost: the same or less is good, more is bad. Numbers have two digits; the title has the unit."""
     if cost.low is None or cost.high is None:
         return Bar(text=NOT_KNOWN)
     low, middle, high = (

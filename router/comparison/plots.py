@@ -186,8 +186,7 @@ def _x_labels(
 ) -> Markup:
     """Ticks and labels of the axis at the bottom. Phones show only every second label.
 
-    below: a second line for a tick
-    room: if the labels have more letters, only every second one is drawn; None for no limit
+    below: second line for a tick. room: with more letters, every second label is left out; None for no limit
     """
     parts = []
     zero = next((place for place, (value, _) in enumerate(scale.ticks) if value == 0.0), 0)

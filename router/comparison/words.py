@@ -13,8 +13,7 @@ CLEAR: Final[frozenset[Verdict]] = frozenset(("better", "worse"))
 STYLES: Final[dict[str, str]] = {"good": "green", "bad": "red", "busy": "yellow"}
 #: with at least this share of judged questions, a verdict assumes nothing about the other questions
 _NEARLY_ALL: Final = 0.9
-#: a cost that grows by at least the first factor is printed as a multiple, below it in percent; above the second
-#: factor only "more than"
+#: a cost that grows to at least this multiple is printed as a multiple, up to a largest one; else in percent
 _LEAST_TIMES: Final = 10
 _MOST_TIMES: Final = 1_000
 

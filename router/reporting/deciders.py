@@ -1,14 +1,11 @@
 """What decides questions instead of the policy: a safe start, a warm-up, a ledger that is learned again, a budget.
 
-While one of these decides more than half of the questions, a report begins with it, since what was served then says
-little about routing.
+While one of these decides more than half of the questions, a report begins with it: what was served then says little
+about routing. A safe start matters only for draws in which the policy prefers other arms than the incumbent, so its
+share is computed among these draws. If all draws counted, a policy that gives half of the questions to the incumbent
+would hide a safe start that takes most of the other half. Questions without a draw are not decided by a safe start.
 
-A safe start matters only for draws in which the policy prefers other arms than the incumbent, so its share is computed
-among these draws. If all draws counted, a policy that gives half of the questions to the incumbent would hide a safe
-start that takes most of the other half. Questions without a draw count as not decided by the safe start.
-
-If a budget raises the price only for some askers, their questions are judged apart, so that the other askers get a
-verdict.
+If a budget raises the price only for some askers, their questions are judged apart, so that others get a verdict.
 """
 
 import json
@@ -125,10 +122,8 @@ def is_raised(budget_factor: float | None) -> bool:
 
 
 def paced_askers(asked: Mapping[str, int], *, raised: Mapping[str, int]) -> frozenset[str]:
-    """Askers whose price a budget has raised; none unless other askers have a large share of the questions, since such
-    prices are then a part of routing.
-
-    asked: asker -> number of questions. raised: asker -> number of questions at a raised price
+    """Askers whose price a budget raised, if other askers have a large share of the questions. Otherwise none: such
+    prices are then a part of routing. asked, raised: asker -> number of questions, of questions at a raised price
     """
     others = sum(count for asker, count in asked.items() if not raised.get(asker))
     is_apart = others >= _OTHERS * sum(asked.values())

@@ -139,10 +139,8 @@ def paired_sample(
     is_reward: bool = True,
     whole: bool = False,
 ) -> DifferenceSample:
-    """The differences of reward, or of quality.
-
-    whole: False to take the questions before the first one that lacks an answer. True to take all questions up to the
-        last one with both answers; a question in between that lacks an answer then has bounds
+    """The differences of reward, or of quality, for the questions before the first one that lacks an answer. whole: for
+    all questions up to the last one with both answers; questions that lack an answer then have bounds
     """
     askable, against = questions.askable, questions.against
     drawn = list(takewhile(lambda one: _has_both(one, pairs, against=against), askable))

@@ -106,8 +106,7 @@ def standard_errors(deviations: Vector, *, variance: float, farthest: float) -> 
 
     deviations: the rows minus their mean, shape (n,)
     variance: variance of the mean
-    farthest: amount that the most extreme row adds to the mean; the lean of the rows is used if it is
-        larger
+    farthest: amount that the most extreme row adds to the mean; the rows' own lean if that is larger
     """
     rows = deviations / len(deviations)
     lean = float(rows @ rows**2) / max(float(rows @ rows), TINY)

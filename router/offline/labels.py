@@ -27,7 +27,7 @@ class LabelRow:
 class Confusion:
     """The confusion matrix of a policy's choices."""
 
-    #: label (cheapest right arm, or NONE_RIGHT) -> what was chosen
+    #: label (cheapest right arm, or NONE_RIGHT) -> the arms chosen for its questions
     labels: Mapping[str, LabelRow]
     #: share of the questions with a label for which the label was chosen; None if no question has a label
     accuracy: float | None

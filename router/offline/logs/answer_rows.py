@@ -145,7 +145,7 @@ class AnswerRows:
         reason = None
         if not ARM.fullmatch(arm):
             reason, remedy = (
-                f"{theirs!r:.80} is no name of an arm",
+                f"{theirs!r:.80} is not a name of an arm",
                 "use 1 to 64 letters, digits, dots, dashes, underscores",
             )
         elif self._arms.setdefault(arm, theirs) != theirs:

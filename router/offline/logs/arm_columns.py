@@ -40,11 +40,11 @@ _HEADS: Final = defaultdict[str, list[str]](list)
 for _ours in BY_ARM:
     for _name in (_ours, *USUAL.get(_ours, ()), *_MORE.get(_ours, ())):
         _HEADS[plain_name(_name)].append(_ours)
-#: plain names of values that are texts; they show the arms, too
+#: plain names of values that are texts; columns with these names serve only to find arms
 _TEXTS: Final = frozenset({"modelresponse", "response", "output", "answer", "completion", "prediction", "generation"})
 _NAMED: Final = (*map(plain_name, ("arm", *USUAL["arm"], "name")),)
 _SIGN: Final = re.compile(rf"[{re.escape(SIGNS)}\s-]+")
-#: depth of objects, and number of columns, that are looked through
+#: maximum depth of objects, and maximum number of columns, that are searched for arms
 _DEPTH: Final = 3
 _MOST_COLUMNS: Final = 10_000
 
@@ -129,7 +129,7 @@ def _cost_paths(
                 if ours != "correct":
                     found.setdefault(ours, {arm: of_arms[arm] for arm in arms})
     if "dollars" in found or "steps" in found:
-        found.pop("cost", None)  # unlike the cost found, its unit is unknown
+        found.pop("cost", None)  # its unit is unknown, and the other cost has a unit
     return found
 
 

@@ -58,7 +58,7 @@ from ragbandit.shared.types import (
 )
 
 UNMIXED = "give --mixed-arms to judge every row among its own arms, or --since a time after the change"
-#: class of a judgement -> key of the fact whether a decision was drawn for it
+#: class of a judgement -> key of the fact that records whether a decision was drawn to be judged so
 _REQUESTS: Final = {"label": LabelRequest.key, "judge": JudgeRequest.key}
 #: columns that are always read
 _COLUMNS: Final = (

@@ -71,7 +71,7 @@ def _refuse(error: InvalidInput) -> dict[str, Any]:
 
 
 def _most_dropped(path: Path) -> float:
-    """The largest share of events below 1 that was dropped before logging. Events with the share 1 are never read."""
+    """The largest share, below 1, of the events that were dropped before logging. Events with share 1 never count."""
     shares = (float(match[1]) for _, raw in lines(path) if (match := _PDROP.search(raw)))
     return max((share for share in shares if share < 1.0), default=0.0)
 
@@ -79,7 +79,7 @@ def _most_dropped(path: Path) -> float:
 def _counts(event: Event, *, most_dropped: float) -> bool:
     """Whether the event was shown, and is kept. Raises InvalidInput if `pdrop` is not a number.
 
-    If the dropped share differs between events, further events are left out at random, until it is the largest for all.
+    If the dropped share differs between events, more are left out at random, as if the largest had applied to all.
     """
     observations = event.get("o")
     is_activated = isinstance(observations, list) and any(

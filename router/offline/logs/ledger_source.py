@@ -86,7 +86,7 @@ def _arms(texts: Sequence[str]) -> Any:
 def _pmfs(texts: Sequence[str]) -> Any:
     parsed = json.loads(f"[{','.join(texts)}]")
     if len(parsed) != len(texts):
-        raise ValueError("a pmf is no JSON")
+        raise ValueError("a pmf is not JSON")
     return pa.array(parsed, column_type("pmf"))
 
 

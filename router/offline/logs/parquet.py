@@ -63,7 +63,7 @@ def _check_names(fields: Any, *, place: str, path: str = "") -> None:
 def _cast(column: Any, kind: Any) -> Any:
     """The column cast to the type `kind`, with times as seconds since 1970 and NaN as null.
 
-    Raises ArrowException if Arrow lacks this cast, or `cells` does more: numbers in texts, flags.
+    Raises ArrowException if Arrow lacks this cast, or if `cells` converts more values, such as numbers in texts.
     """
     written = _decoded_type(column.type)
     if written != kind:
@@ -310,7 +310,7 @@ class ParquetSource:
             wanted = [name for name in columns if name in known]
         # Columns with repeated texts stay dictionary-encoded; ids and questions are mostly different.
         plain = [name for name in ("id", "text") if name in texts]
-        line, size = 1, max(BATCH // (8 if "features" in wanted else 1), 1)  # features are wide
+        line, size = 1, max(BATCH // (8 if "features" in wanted else 1), 1)  # features take much memory
         with _open(self.path, read_dictionary=texts) as file:
             # A batch has rows of one row group: dictionaries of nested columns cannot be joined.
             for batch in _batches(file, most=size, texts=plain, columns=wanted):

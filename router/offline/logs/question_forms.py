@@ -75,5 +75,5 @@ def _dpr_record(raw: bytes) -> dict[str, Any]:
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         answers = None
     if not isinstance(answers, list):
-        raise InvalidInput(f"{written!r:.40} is no list of texts", field="answers", remedy=remedy)
+        raise InvalidInput(f"{written!r:.40} is not a list of texts", field="answers", remedy=remedy)
     return {"question": question, "answers": answers}

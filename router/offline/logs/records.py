@@ -135,7 +135,7 @@ def _listed(value: Any, *, keys: Sequence[str]) -> list[Any]:
 def _cells(path: Path, *, heading: str, keys: Sequence[str], others: Sequence[str]) -> Iterator[tuple[int, Parse]]:
     """The records of delimited text. heading: the line that names the columns."""
     delimiter = max(_DELIMITERS, key=re.sub(r'"[^"]*"', "", heading).count)
-    csv.field_size_limit(MAX_LINE)  # for the whole process; by default a cell has at most 131,072 characters
+    csv.field_size_limit(MAX_LINE)  # sets the limit of a cell for the whole process; the default is 131,072 characters
     rows = csv.reader(_text_lines(path), delimiter=delimiter, skipinitialspace=True, strict=True)
     columns, line = list[str](), 1
     try:

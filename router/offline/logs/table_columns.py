@@ -189,7 +189,7 @@ def _long_columns(known: "_SampleColumns", *, columns: Mapping[str, str], unread
         if ours not in all_columns and ours not in unread and column is not None:
             all_columns[ours] = column
     if "cost" not in columns and any(term in all_columns for term in ("dollars", "steps")):
-        all_columns.pop("cost", None)  # unlike these terms, its unit is unknown
+        all_columns.pop("cost", None)  # its unit is unknown, and the other cost has a unit
     lacking = [ours for ours in ("question", "correct") if ours not in all_columns]
     if lacking:
         example = ",".join(f"{ours}=COLUMN" for ours in lacking)

@@ -167,9 +167,9 @@ class _Line(BaseModel):
 
     correct: Annotated[dict[ArmName, _Quality], Field(max_length=MAX_ARMS), BeforeValidator(cells.parsed_cell)]
     steps: Annotated[_Amounts, BeforeValidator(cells.parsed_cell)] = {}
-    #: amounts by term and arm; "cost" if the term is not named
+    #: term -> arm -> amount; the term is "cost" if the file does not name it
     costs: dict[str, _Amounts]
-    #: values by measure and arm
+    #: measure -> arm -> value
     measures: dict[str, dict[ArmName, _Quality]]
     context: Annotated[JsonObject, BeforeValidator(cells.parsed_cell)] | None = None
 
@@ -186,7 +186,7 @@ def _table_row(entry: Mapping[str, Any], labelled: LabelledRow) -> TableRow:
         remedy = (
             "give one per arm: {arm: quality}, or the columns correct.ARM; for a row per answer, --columns arm=COLUMN"
         )
-        raise InvalidInput("is no object by arm", field="correct", remedy=remedy)
+        raise InvalidInput("is not an object by arm", field="correct", remedy=remedy)
     others = {"costs": _objects(entry, [name for name in COSTS if name != "steps"])}
     line, faults = model_and_faults(_Line, {**entry, **others, "measures": _objects(entry, tuple(MEASURES))})
     if line is None:
@@ -350,7 +350,7 @@ def _arms(correct: Mapping[ArmName, float], *, is_long: bool) -> tuple[ArmName, 
     for arm in correct:
         if not ARM.fullmatch(arm):
             remedy = "use 1 to 64 letters, digits, dots, dashes, underscores"
-            raise InvalidInput(f"{arm!r} is no name of an arm", field="correct", remedy=remedy)
+            raise InvalidInput(f"{arm!r} is not a name of an arm", field="correct", remedy=remedy)
     return tuple(correct)
 
 
@@ -366,7 +366,7 @@ def _checked_amounts(
             "leave these tasks out"
         )
     for name in sorted({*numbers} ^ {*arms}):
-        reason = "is no arm of most rows"
+        reason = "is not an arm of most rows"
         if name in arms:
             reason = "is missing: this task has no row of the arm" if is_long and key == "correct" else "is missing"
         faults.append(InvalidInput(reason, field=f"{key}.{name}", remedy=remedy))
@@ -472,7 +472,7 @@ def arm_rows(
             source="code",
             received_at=now,
         )
-        earned = explicit_reward((rating,), outcome=outcome, settings=reward, how="first")  # one rating: any `how`
+        earned = explicit_reward((rating,), outcome=outcome, settings=reward, how="first")
         rows.append(Logged(decision=decision, reward=earned, seq=first + number))
     return rows
 

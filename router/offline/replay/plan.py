@@ -50,13 +50,13 @@ class Plan:
     def __post_init__(self) -> None:
         if not 0.0 < self.confidence < 1.0:
             remedy = "use a number above 0 and below 1, for example 0.95"
-            raise InvalidInput(f"{self.confidence!r} is no confidence", field="confidence", remedy=remedy)
+            raise InvalidInput(f"{self.confidence!r} is not a confidence", field="confidence", remedy=remedy)
         if self.folds < 2:
             raise InvalidInput(f"{self.folds!r} is too few folds", field="folds", remedy="use 2 or more")
         if self.weight is not None and not (math.isfinite(self.weight) and self.weight >= 0.0):
-            raise InvalidInput(f"{self.weight!r} is no weight of cost", field="price", remedy="use 0 or more")
+            raise InvalidInput(f"{self.weight!r} is not a weight of cost", field="price", remedy="use 0 or more")
         if self.sample < 0:
-            raise InvalidInput(f"{self.sample!r} is no number of rows", field="sample", remedy="use 0 or more")
+            raise InvalidInput(f"{self.sample!r} is not a number of rows", field="sample", remedy="use 0 or more")
 
     def read_at_weight(self, log: Log) -> Log:
         if self.weight is not None:

@@ -142,7 +142,7 @@ class Scores:
         return np.asarray(np.eye(self.width)[self.candidates * _WIDTH + target])
 
     def matrix(self, log: Log, *, pmfs: Sequence[Matrix], model: RewardModel) -> Matrix:
-        """The scores of n rows, shape (columns, n). Unsupported mass is added to the weight, so that its mean is 1."""
+        """The scores of n rows, shape (columns, n). Weights include the unsupported mass, so that their mean is 1."""
         predicted = model.predict(log)
         targets = log.reward, log.quality, log.cost
         columns = np.ones((self.width, len(log)))

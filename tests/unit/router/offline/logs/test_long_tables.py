@@ -280,7 +280,7 @@ def test_a_column_can_be_left_out(tmp_path):
     assert "cost_usd" in refused(file)
     table = read_table(file, columns=parse_columns(["dollars="]))
     assert [row.costs for row in table.rows] == [{}, {}]
-    assert "no object by arm" in refused(file, columns=parse_columns(["arm=,correct=score"]))
+    assert "not an object by arm" in refused(file, columns=parse_columns(["arm=,correct=score"]))
 
 
 CELL = (

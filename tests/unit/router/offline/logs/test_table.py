@@ -53,9 +53,9 @@ def test_a_row_may_have_a_context(written):
     [
         (line(id="q2", correct={"a": 0}), "correct.b", "missing"),
         (line(id="q2", steps={"b": 0}), "steps.a", "missing"),
-        (line(id="q2", correct={"a": 0, "b": 0, "c": 1}), "correct.c", "no arm of most rows"),
+        (line(id="q2", correct={"a": 0, "b": 0, "c": 1}), "correct.c", "not an arm of most rows"),
         (line(id="q2", correct=None), "correct", "missing"),
-        (line(id="q2", correct=1), "correct", "no object by arm (give one per arm"),
+        (line(id="q2", correct=1), "correct", "not an object by arm (give one per arm"),
         (line(id="q2", steps=[1, 2]), "steps", "valid object"),
         (line(id="q2", correct={"a": 0, "b": float("nan")}), "correct.b", "finite number"),
         (line(id="q2", correct={"a": 0, "b": 1.01}), "correct.b", "less than or equal to 1"),
@@ -94,8 +94,8 @@ def test_bad_line_is_refused(written, tmp_path, bad, key, message):
     [
         (line(correct={"a": 1}, steps={"a": 1}), "has 1 arms"),
         (line(correct={}, steps={}), "has 0 arms"),
-        (line(correct={"a b": 1, "c": 1}, steps={"a b": 1, "c": 1}), "no name of an arm"),
-        (line(correct={"": 1, "c": 1}, steps={"": 1, "c": 1}), "no name of an arm"),
+        (line(correct={"a b": 1, "c": 1}, steps={"a b": 1, "c": 1}), "not a name of an arm"),
+        (line(correct={"": 1, "c": 1}, steps={"": 1, "c": 1}), "not a name of an arm"),
     ],
 )
 def test_arms_that_cannot_be_routed_are_refused(written, first, message):

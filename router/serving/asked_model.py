@@ -202,8 +202,8 @@ class AskedModel:
 
 def _tokens(reply: ModelReply, *, messages: Sequence[Mapping[str, str]]) -> Tokens:
     """Tokens of a call with these messages."""
-    estimates = map(estimated_tokens, (message["content"] for message in messages))  # read if a count is missing
-    return used_tokens(reply.usage, estimates=lambda: (sum(estimates), estimated_tokens(reply.text)))
+    texts = [message["content"] for message in messages]
+    return used_tokens(reply.usage, estimates=lambda: (sum(map(estimated_tokens, texts)), estimated_tokens(reply.text)))
 
 
 _lock = threading.Lock()

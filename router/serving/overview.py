@@ -216,7 +216,7 @@ MINUTE_S: Final = 60
 
 
 def with_minutes(database: Database, *, history: Overview, weight: float, now: float) -> Overview:
-    """Replace the points by points of the last 60 minutes, unless these have too many rows or none. weight: of costs"""
+    """Replace the points by minutes of the last hour, unless these have too many rows or none. weight: reward.weight"""
     last = int(now // MINUTE_S) + 1
     with database.read() as connection:
         rows = minutes_of(connection, policy=history.policy, since=last - 60, weight=weight, limit=MOST_ROWS)

@@ -65,7 +65,7 @@ class InlineRuns(Protocol):
 
 
 class _Reservation(AbstractContextManager[None]):
-    """A reserved place of `PendingAnswers`, which the end of its block gives back."""
+    """A place that is reserved in `PendingAnswers`. The end of the `with` block gives the place back."""
 
     __slots__ = ("_answers", "_is_new", "_size", "_tenant")
 

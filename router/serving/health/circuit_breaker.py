@@ -102,7 +102,7 @@ class CircuitBreaker:
                 if signal.failed is not None:
                     source, until = (signal.arm, signal.reporter), signal.made_at + signal.suspends_s
                     outcome = (signal.made_at, signal.decision_id, signal.failed, until)
-                    past = self._past[source] = self._past.pop(source, [])  # moved to the end; the first leave below
+                    past = self._past[source] = self._past.pop(source, [])  # to the end: the first leave below
                     at = bisect_left(past, outcome)
                     if past[at : at + 1] != [outcome]:
                         past.insert(at, outcome)

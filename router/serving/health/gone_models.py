@@ -30,7 +30,7 @@ _SETTINGS: Final = "settings"
 _MOST: Final = 100
 #: tenant, API key and hash of a request whose error text may say that the model is gone
 Sign = tuple[str, str | None, str]
-#: time in which other callers count as seen, seconds
+#: period before now, seconds, in which `callers_agree` looks for other callers
 _RECENT_S: Final = 3600.0
 
 

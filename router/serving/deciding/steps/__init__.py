@@ -54,7 +54,7 @@ def all_steps() -> tuple[type[Step], ...]:
     known = [step.__name__ for step in STEPS]
     for name, step in added.items():
         if step.follows not in ("", *known):
-            message = f"the step {name!r} of an addition follows {step.follows!r}, which is no step of the core"
+            message = f"the step {name!r} of an addition follows {step.follows!r}, which is not a step of the core"
             raise ConfigError(message, remedy=known_choices(known, given=step.follows))
     following = {place: [step for step in added.values() if step.follows == place] for place in ("", *known)}
     rest = (one for step in STEPS for one in (step, *following[step.__name__]))

@@ -88,7 +88,7 @@ def _is_open(question: Question) -> bool:
 def _draw_as_champion(
     candidate: Candidate, queries: Sequence[Query], *, features: FeatureRows, arms: Sequence[tuple[ArmName, ...]]
 ) -> list[DrawResult]:
-    """The pmf of each question as if the candidate were the champion. Raises if its facts cannot be written as JSON."""
+    """The pmf of each question as if the candidate were the champion. Raises if facts cannot be written as JSON."""
     served = candidate.served
     assert served is not None
     draws = draw_each(

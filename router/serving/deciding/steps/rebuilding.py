@@ -12,7 +12,7 @@ class RebuildingStep(Step):
         self.is_on = served.rebuilding
 
     def after(self, batch: Batch) -> None:
-        if batch.served.rebuilding and batch.policy is batch.served.policy:  # the kill switch asks another policy
+        if batch.served.rebuilding and batch.policy is batch.served.policy:  # not if an arm is pinned
             for question in batch.questions:
                 question.add(Rebuilding())
 

@@ -48,7 +48,7 @@ class Question(Offer):
     checked_arm_by: ArmBy | None = None
     #: output of the policy; None before the draw
     output: PolicyOutput | Exception | None = None
-    decision: Decision | None = None  #: None before the draw
+    decision: Decision | None = None  #: the decision as drawn, with later changes by steps; None before the draw
 
     @property
     def served(self) -> Query:
@@ -155,7 +155,7 @@ class Step:
         """Read one submitted question. Raises InvalidInput or Forbidden if it cannot be decided."""
 
     def asks(self, question: Question, *, live: LiveVersions) -> bool:
-        """Whether `prepare` has something to ask for this question; asked for each question, so it must be quick."""
+        """Whether `prepare` has something to ask for this question. Called for each question, so it must be quick."""
         del question, live
         return False
 

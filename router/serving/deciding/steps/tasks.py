@@ -49,7 +49,7 @@ class Tasks(Step):
         query = question.query
         if query.unit is not None and query.unit not in UNITS:
             raise InvalidInput(f'"unit" is {query.unit!r:.40}', field="unit", remedy=f"send {' or '.join(UNITS)}")
-        if query.unit == "task" and query.session is None and query.arm_by is None:  # not if the caller named the arm
+        if query.unit == "task" and query.session is None and query.arm_by is None:  # a named arm needs no task
             remedy = "send session_id too: the turns of a task have the same id"
             raise InvalidInput("a task needs the id of its conversation", field="unit", remedy=remedy)
 

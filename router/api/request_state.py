@@ -25,7 +25,7 @@ ErrorShape = Callable[[Scope, int, ErrorDetail, Mapping[str, str] | None], Respo
 class QuestionHeaders:
     """Facts about the questions of a request, from its headers."""
 
-    #: context keys that headers set
+    #: context keys that headers set, with their values
     context: Mapping[str, Json] = field(default_factory=dict)
     session: str | None = None
     agent: str | None = None

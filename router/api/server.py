@@ -1,4 +1,4 @@
-"""The HTTP server: uvicorn, extended by the connection's address, HTTP/1.0 clients, and a second port for operators."""
+"""The HTTP server: uvicorn that also keeps the connection's address, serves HTTP/1.0 clients, and has an admin port."""
 
 import asyncio
 import logging

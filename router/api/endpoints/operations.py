@@ -127,8 +127,8 @@ async def read_or_none(read: Awaitable[Value]) -> Value | None:
 
 
 _TIME: Final[dict[str, Any]] = {"ge": 0, "le": 1e11, "allow_inf_nan": False}
-SinceQuery = Annotated[float | None, Query(**_TIME, description="Seconds since 1970; default: a day before.")]
-UntilQuery = Annotated[float | None, Query(**_TIME, description="Seconds since 1970; default: now.")]
+SinceQuery = Annotated[float | None, Query(**_TIME, description="Start, seconds since 1970; default: end - 1 day.")]
+UntilQuery = Annotated[float | None, Query(**_TIME, description="End, seconds since 1970; default: now.")]
 StepQuery = Annotated[
     int, Query(ge=HOUR_S, le=400 * 86_400, multiple_of=HOUR_S, description="Seconds of a step; a multiple of 3600.")
 ]
@@ -166,7 +166,9 @@ async def read_overview(
 )
 async def read_report(
     request: Request,
-    since: Annotated[float | None, Query(**_TIME, description="Seconds since 1970; default: a week before.")] = None,
+    since: Annotated[
+        float | None, Query(**_TIME, description="Start, seconds since 1970; default: end - 1 week.")
+    ] = None,
     until: UntilQuery = None,
     tenant: Annotated[str | None, Query(max_length=64, description="This tenant only.")] = None,
     against: Annotated[

@@ -179,7 +179,7 @@ async def request_answer(
 class EventStream(Response):
     """A reply in server-sent events. Status and headers wait for the first event: before it the decision may change.
 
-    `events` raises CallerGone at the end of the connection, and yields the events that are sent together.
+    events: yields the bytes to send at once; raises CallerGone if the caller has closed the connection.
     error_reply: makes the reply to an error before the first event; None if the edge makes that reply.
     """
 

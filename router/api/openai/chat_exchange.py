@@ -228,7 +228,7 @@ class ChatExchange:
         if isinstance(error, errors.ServerFault):
             may_repeat = error.may_repeat
             if error.status == 422:
-                reply.status_code = 422  # OpenAI's doors make it 400
+                reply.status_code = 422  # `refusal_reply` turns 422 into 400
         if not may_repeat:
             reply.headers["x-should-retry"] = "false"
         return reply

@@ -251,7 +251,7 @@ class _Reader:
         """The message as text; None if only a model reads messages of its role."""
         role, content = message.get("role"), message.get("content")
         if not isinstance(role, str) or role not in _ROLES:
-            fault, remedy = f"{role!r:.80} is no role of a message", f"use {', '.join(_ROLES)}"
+            fault, remedy = f"{role!r:.80} is not a role of a message", f"use {', '.join(_ROLES)}"
             self.faults.append(InvalidInput(fault, field=f"{at}.role", remedy=remedy))
             return None
         our_role, text = _ROLES[role], ""

@@ -57,7 +57,7 @@ def _models_reply(request: Request, models: replies.ListedModel | replies.ModelL
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completions(ChatDoor[requests.ChatBody]):
-    #: options of a streamed reply, see ChatStream
+    #: options of a streamed reply; `ChatStream` describes them
     include_usage: bool = False
     open_webui: bool = False
 

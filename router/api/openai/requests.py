@@ -168,7 +168,7 @@ class OpenAIBody(BaseModel):
     effort_min: EffortBound = None
     """Lowest reasoning effort of the arms that may answer; arms without the param `effort` are not affected."""
     effort_max: EffortBound = None
-    """Highest reasoning effort of the arms that may answer. `reasoning_effort` allows only arms with its own value."""
+    """Highest reasoning effort of the arms that may answer. `reasoning_effort` allows only arms with equal effort."""
     metadata: dict[str, Any] | None = None
     """Keys declared in the setting `context` influence the choice. The others are passed on; the first 16 of them with
     texts (keys of up to 64 characters, values of up to 512) are stored."""
@@ -247,7 +247,7 @@ class ChatQuestion:
     query: Query
     #: keys of the tool calls that the chat may continue; () if it does not end with results
     calls: tuple[str, ...]
-    #: key of the last answer, by which a chat without an id is continued; None if there is none
+    #: key of the last answer, by which a chat without an id is continued; None without an answer
     answered: str | None
     streamed: bool
 

@@ -57,4 +57,4 @@ def check_dollars(budget: float | None, *, without: str) -> None:
     """Raises InvalidInput for a budget that is not finite. without: what the command does without --budget."""
     if budget is not None and not math.isfinite(budget):
         remedy = f"give dollars, for example --budget 1, or leave --budget out: {without}"
-        raise InvalidInput(f"{budget} dollars are no budget", field="budget", remedy=remedy)
+        raise InvalidInput(f"{budget} dollars are not a budget", field="budget", remedy=remedy)

@@ -85,7 +85,7 @@ def parse_policies(
     for name in split_commas(names):
         by_name[name] = dict(settings.params) if name == settings.name else {}
     for path, value in parse_pairs(params, form="NAME.KEY=VALUE", field="param", remedy="for example mba.ridge=3.0"):
-        # A policy's name may be a class path with dots, so `path` belongs to the longest name that it starts with.
+        # A policy's name may be a class path with dots. The longest name with which `path` starts counts.
         policy = max((name for name in by_name if path.startswith(f"{name}.")), key=len, default=None)
         name, key = path.split(".", 1) if policy is None else (policy, path.removeprefix(f"{policy}."))
         if name not in by_name:

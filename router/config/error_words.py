@@ -65,7 +65,7 @@ def first_error_of(error: ValidationError, *, sources: Mapping[str, str]) -> Con
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     message, remedy = first["msg"].removeprefix("Value error, "), None
-    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):  # models, dataclasses
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):  # in models, in dataclasses
         message = f"unknown setting{_of_addition(*map(str, first['loc']))}"
         remedy = known_choices(sorted(_keys_at(first["loc"][:-1])), given=str(first["loc"][-1]))
     elif first["type"] == "missing":

@@ -177,7 +177,7 @@ def _is_link(variable: str, value: str) -> bool:
 
 def _set_value(tree: dict[str, Any], keys: tuple[str, ...], value: object, *, variable: str) -> None:
     for key in keys[:-1]:
-        if tree.get(key) is None:  # missing, or an empty section
+        if tree.get(key) is None:  # the section is missing or empty
             tree[key] = {}
         tree = tree[key]
         if not isinstance(tree, dict):

@@ -196,7 +196,7 @@ DoorName = Annotated[str, one_of(_DOORS), Field(json_schema_extra=names_schema(_
 class TurnLimit(Section):
     """What a task or a session may cost, and how many turns it may have; the next turn is beyond the limit."""
 
-    #: dollars of its answers; an answer that is queued or runs counts by an estimate
+    #: dollars of the answers of one task or session; an answer that is queued or runs counts by an estimate
     dollars: Annotated[float, Field(gt=0)] | None = None
     #: requests whose model was asked, or will be; refused ones, and failures that cost nothing, do not count
     turns: Annotated[int, Field(ge=1, le=10_000)] | None = None

@@ -83,7 +83,7 @@ def _with_hosts(rest: str) -> str:
     return f"{login}{at}/{name}?host={hosts.replace(',', '&host=')}{query and f'&{query}'}"
 
 
-#: param of an arm: what it does and when it is right
+#: name of the param with a text for the policy `llm`: what the arm does, and for which questions it is right
 DESCRIPTION: Final = "description"
 MAX_DESCRIPTION: Final = 2000
 

@@ -67,7 +67,7 @@ def findings_of_prices(settings: "Settings", *, database: "Database | None" = No
     for section, one in asked.items():
         is_unpriced = one is not None and one.server is not None and one.model not in one.prices_by_model
         if budgeted and is_unpriced and section not in unpriced_by:
-            what = "its calls have no price: budgets count only what its server tells"
+            what = "its calls have no price: budgets count only what its server reports"
             yield Finding("warning", section, what, f"set {section}.token_prices")
     for section, unpriced in unpriced_by.items():
         unknown = [arm for arm in unpriced if expected.of(arm, tenant="") is None or arm in expected.assuming]
@@ -77,7 +77,7 @@ def findings_of_prices(settings: "Settings", *, database: "Database | None" = No
         effect = effect if priced.keys() - {*unknown} else "dollars decide nothing, and budgets do not count them"
         what = f"the calls of {', '.join(unknown)} have no price: {effect}"
         remedy = f"set {section}.token_prices ({{input: 0.0, output: 0.0}} if it is free)"
-        remedy += "" if database is not None else ", or ignore this if its server tells the price of each call"
+        remedy += "" if database is not None else ", or ignore this if its server reports the price of each call"
         yield Finding("warning", section, what, remedy)
 
 

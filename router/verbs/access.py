@@ -119,7 +119,8 @@ def _expiry(text: str, *, now: float) -> float:
 
 
 def audit(
-    after: Annotated[int, typer.Option(help="only entries with a number above it")] = 0, config: ConfigOption = None
+    after: Annotated[int, typer.Option(help="only entries after the one with this number")] = 0,
+    config: ConfigOption = None,
 ) -> None:
     """Print the entries of the audit log as JSON lines, the oldest first.
 

@@ -130,7 +130,7 @@ def feedback(
             "rating": _rating(rating),
             "scale": scale,
             "reward": reward,
-            **{name: value for name, value in optional.items() if value is not None},  # older services lack these
+            **{name: value for name, value in optional.items() if value is not None},  # older services refuse these
         }
         if session is None:
             show(client.feedback(str(decision_id), **judgement), as_json=as_json)

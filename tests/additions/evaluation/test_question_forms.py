@@ -103,7 +103,7 @@ def test_questions_of_dpr_are_read(tmp_path):
         ("what", ['he said "no"']),
         ("which", long),
     ]
-    for line, message in (("why\tbecause", "not a list of texts"), ("why", "has 1 cells"), ("a\tb\t['c']", "has 3 cells")):
+    for line, message in (("why\tbecause", "not a list"), ("why", "has 1 cells"), ("a\tb\t['c']", "has 3 cells")):
         with pytest.raises(InvalidInput, match=message) as refused:
             read_questions(file_of(tmp_path, text + line), family="nq")
         assert (refused.value.field or "").endswith(":4 answers")

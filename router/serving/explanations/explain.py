@@ -29,6 +29,7 @@ from ragbandit.shared.types import (
     ONE_ARM_LEFT,
     Decision,
     DecisionId,
+    MovedTurn,
     Outcome,
     SafeStart,
 )
@@ -90,12 +91,15 @@ def explain(
     drawn = next((arm for arm in arms if arm.drawn), None)
     sentences = effect_sentences(decision)
     is_drawn = decision.arm_by in (None, *ONE_ARM_LEFT) and decision.turn_of is None
+    # What left a single arm, or moved a turn, is the main reason; other effects only shift probabilities.
+    is_certain = decision.turn_of is not None or (is_drawn and drawn is not None and drawn.probability == 1.0)
     reasons = (
+        *(sentences if is_certain else ()),
         *_instead_of_a_draw(decision, draw=draw),
-        *(() if is_drawn else sentences),
+        *(() if is_drawn or is_certain else sentences),
         *_of_the_draw(arms, drawn=drawn, draw=draw, is_drawn=is_drawn),
         *policy_sentences(decision),
-        *(sentences if is_drawn else ()),
+        *(sentences if is_drawn and not is_certain else ()),
         *_of_the_caller(decision, known=known),
     )
     learning = learning_of(Ledger(store.database, label=decision.policy))
@@ -166,8 +170,10 @@ def _instead_of_a_draw(decision: Decision, *, draw: DrawShown) -> Iterator[str]:
     if draw.made_elsewhere:
         yield f"The decision came with an imported log: {decision.arm} was drawn elsewhere, and cannot be drawn again."
     if decision.turn_of is not None:
+        is_kept = MovedTurn.of(decision.facts) is None and decision.arm_by in (None, "task", "calls")
         yield (
-            f"{turn_words(decision).capitalize()} belongs to decision {decision.turn_of}: nothing was drawn, and its "
+            f"{turn_words(decision).capitalize()} belongs to decision {decision.turn_of}"
+            f"{' and keeps the arm of the turn before' if is_kept else ''}: nothing was drawn, and its "
             "cost and its feedback count for that decision."
         )
     if (failed := decision.query.continues.failed) is not None:
@@ -200,7 +206,7 @@ def _of_the_draw(
             f"{drawn.arm} was drawn by chance, to explore: its probability was {drawn.probability:.4g}, that of the "
             f"likeliest arm, {likeliest.arm}, {likeliest.probability:.4g}."
         )
-    if not draw.made_elsewhere:
+    if not draw.made_elsewhere and drawn.probability < 1.0:
         place = f"the range of {drawn.arm}: from {drawn.low:.6f} to {drawn.high:.6f}"
         yield f"The random draw u = {draw.u:.6f}, from the seed, fell in {place}."
     if draw.fault is not None:

@@ -186,8 +186,42 @@ def test_forced_and_later_turns_are_no_draws(make_world):
     first = world.router.submit(Query(text="q", session="s")).result(30)
     world.now += 1
     second = world.router.submit(Query(text="q again", session="s")).result(30)
-    assert told(world, second).reasons[0].startswith(f"Turn 2 of a task belongs to decision {first.id}")
+    belongs = f"Turn 2 of a task belongs to decision {first.id} and keeps the arm of the turn before"
+    assert told(world, second).reasons[0].startswith(belongs)
     assert any("It is the first turn of a task" in reason for reason in told(world, first).reasons)
+
+
+@pytest.mark.parametrize(
+    ("changes", "first"),
+    [
+        (
+            {
+                "pmf": (0.0, 1.0, 0.0),
+                "arm": "single_step",
+                "propensity": 1.0,
+                "facts": {"incumbent": {"arm": "single_step", "share": 0.0}},
+            },
+            "The safe start gave this question to single_step",
+        ),
+        (
+            {
+                "arms": ("single_step",),
+                "pmf": (1.0,),
+                "arm": "single_step",
+                "propensity": 1.0,
+                "arm_by": "rule",
+                "facts": {"rules": {"names": ["eu"], "arms": ["single_step"]}},
+            },
+            "rules allow only",
+        ),
+        (TURN | {"arm_by": "limit", "facts": {"moved": {"reason": "3 turns"}}}, "A limit of its session or task"),
+    ],
+)
+def test_the_main_reason_comes_first(make_world, make_decision, changes, first):
+    """What left a single arm stands before the draw, and why a turn has another arm before what it belongs to."""
+    explained = written(make_world(), make_decision, **changes)
+    assert first in explained.reasons[0], explained.reasons
+    assert not any("random draw" in reason for reason in explained.reasons)
 
 
 @on_sqlite

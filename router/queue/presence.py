@@ -73,7 +73,7 @@ class WorkerState:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueWork:
-    """Numbers of successful and of failed jobs of one queue, and their total seconds, since this Redis started."""
+    """Numbers of successful and of failed jobs of one queue, and their total seconds, as long as Redis keeps them."""
 
     done: int = 0
     failed: int = 0

@@ -62,9 +62,9 @@ class Log:
     lines: Indices | None = None
     #: True if a judge gave the reward; None if the log does not record who gave it
     judged: Flags | None = None
-    #: True if the decision was made elsewhere and imported; None if no decision was
+    #: True if the decision was made elsewhere and imported; None means False in all rows
     imported: Flags | None = None
-    #: True if only the drawn arm's probability was logged, and the others share the rest evenly; None without such rows
+    #: True if only the drawn arm's probability was logged, and the others share the rest evenly; None means all False
     partial: Flags | None = None
     #: True if the request had its own cost weight; None if the log has no such column
     priced: Flags | None = None

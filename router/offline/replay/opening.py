@@ -91,7 +91,7 @@ class MemoryLog:
     log: Log
     rows: Sequence[Logged]  #: the rows of `log`, in the same order
     opened: "OpenLog"  #: where the rows come from
-    #: policy that the service uses now; None for a file, and for a ledger that contains only imported rows
+    #: policy that the service uses now; None for a file, and for a ledger that no router has opened
     serving: PolicyDefinition | None = None
     skipped: Sequence[BadRow] = ()
     undrawn: int = 0  #: number of rows that were left out because their arm was not drawn; see `drawn_flags`
@@ -265,7 +265,7 @@ class OpenLog:
     def judged_rows(
         self, *, skipped: list[BadRow], left_out: LeftOut, sample: int = 0, progress: Progress = no_progress
     ) -> tuple[list[Logged], int]:
-        """Returns (rows whose arm was drawn since `since`, at most `sample` of them; number of all such rows).
+        """Returns (drawn rows that were decided since `since`, at most `sample` of them; number of all such rows).
 
         skipped: receives unusable rows. left_out: counts the other rows. Raises InvalidInput if no row is left.
         """

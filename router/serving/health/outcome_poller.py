@@ -80,7 +80,7 @@ class OutcomePoller:
         self._suspended = suspended
 
     def read(self, arms: Sequence[ArmName], *, now: float) -> list[ArmHealth]:
-        """State of these arms after the newest outcomes, unless the breaker is off. Raises StoreError."""
+        """Read the newest outcomes, unless the breaker is off. Returns the state of these arms. Raises StoreError."""
         if self.breaker.settings.failures > 0:
             with self._lock:
                 self._read(now)

@@ -59,7 +59,7 @@ class CandidateRunner:
         return self._pending
 
     def result(self, pending: "Future[Any]") -> Any:
-        """Wait at most `limit_s` for the result of a batch. Raises PolicyFault if there is no result in time."""
+        """Wait at most `limit_s` for the result of a batch. Raises PolicyFault if the batch failed or took longer."""
         try:
             took_s, result = pending.result(self.limit_s)
         except FutureTimeout:

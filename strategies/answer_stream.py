@@ -105,7 +105,7 @@ class TextSink:
 
 
 def _settled_text(text: str, *, stops: tuple[str, ...], known: int) -> str:
-    """The beginning of the text that the next pieces cannot change. known: as for `first_stop`."""
+    """The beginning of the text that the next pieces cannot change. known: see `first_stop`."""
     end = first_stop(text, stops, known=known) if stops else None
     if end is not None:
         return text[:end]

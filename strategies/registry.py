@@ -52,8 +52,8 @@ def known_arms() -> tuple[str, ...]:
 def with_preset(config: Mapping[str, Mapping[str, object]], *, preset: str) -> dict[str, dict[str, object]]:
     """Add this preset to the params of every arm whose class has the preset and whose params set no preset.
 
-    Raises ConfigError with field "arms_preset" if no arm has the preset, and as `make_arms` for a class that cannot be
-    used.
+    Raises ConfigError with field "arms_preset" if no arm has the preset, and the error of `make_arms` for a class that
+    cannot be used.
     """
     presets = {name: _presets_of(name, path=params.get("class")) for name, params in config.items()}
     if config and not any(preset in names for names in presets.values()):

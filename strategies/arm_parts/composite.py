@@ -1,4 +1,4 @@
-"""Arms that ask other arms of the configuration, and the parts that they get before the first question."""
+"""Arms that ask other arms of the configuration, and the types of the parts that workers give such an arm."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

@@ -43,8 +43,8 @@ class PromptParams(ArmParams):
     """Params of arms that call a model.
 
     The preset "small" is for local models of a few hundred million parameters, "chat" for large chat models. The other
-    presets have the numbers of a paper, "flan" and "gpt" those of Adaptive-RAG. An arm with the param `prompts` then
-    has the prompts of that paper too.
+    presets have the numbers of a paper; "flan" and "gpt" are from Adaptive-RAG. With them, an arm with the param
+    `prompts` also has the prompts of that paper.
     """
 
     max_tokens: Count = 32

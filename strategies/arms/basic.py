@@ -89,7 +89,7 @@ class Model(ParamsArm[ModelParams]):
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Stop reasons: "answered", "empty_answer", NO_TEXT, or the server's finish_reason if it is not "stop".
 
-        The answer of a reply in audio without a text is its transcript.
+        If a reply has audio and no text, the answer is the transcript.
         """
         conversation, limit, effort = run.query.conversation, self._params.max_tokens, self._params.effort
         if effort is not None:

@@ -77,7 +77,7 @@ class CallableArm(ParamsArm[CallableParams]):
 def asking_function(named: Any, *, shown: str, where: str) -> tuple[Callable[[Any], Any], str]:
     """Returns (function that answers a question, name of the object's method or "" for a plain function).
 
-    named: the object, or a function without parameters that makes one. shown: path in messages. Raises ConfigError.
+    named: the object, or a function without parameters that makes it. shown: path in messages. Raises ConfigError.
     """
     if inspect.isfunction(named) and not inspect.signature(named).parameters:
         try:

@@ -66,7 +66,7 @@ class PartialReply(ModelReply, ReplyReader[Piece]):
         return READ if self._has_reader else UNREAD
 
     def end(self) -> None:
-        """Complete the message. Raises BrokenReply for a missing answer, and as `check`."""
+        """Complete the message. Raises BrokenReply without an answer, and the errors of `check`."""
         super().end()
         if self.is_cut_off(max_tokens=self.request.max_tokens):
             self.finish = "length"
@@ -82,7 +82,7 @@ class PartialReply(ModelReply, ReplyReader[Piece]):
             raise ArmFailed(f"the server sent {broken}", field="generator.openai.logprobs", remedy=remedy)
 
     def text_without_prefix(self, end: int) -> str:
-        """The first `end` characters of the text without the prefix; "" while they may be a part of the prefix."""
+        """The first `end` characters of the text without the prefix; "" while the text may be the prefix."""
         text = self.text if end == self.text_size else self.text[:end]
         begin, size = text.lstrip(), len(self.dropped)
         return begin[size:] if size and self.dropped.startswith(begin[:size]) else text

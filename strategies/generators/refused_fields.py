@@ -36,7 +36,7 @@ class RefusedFields:
             return [place for place, end in self._ends.get(caller, {}).items() if end > now]
 
     def note(self, caller: Caller, places: Iterable[Place], *, now: float) -> None:
-        """Remember fields that the server refused, and without which it answered."""
+        """Remember fields that the server refused, and without which it then answered."""
         with self._lock:
             for place in places:
                 if (caller, place) in self._order:

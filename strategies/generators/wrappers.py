@@ -30,7 +30,7 @@ class GeneratorAround(Generator):
 
 
 class PricedGenerator(GeneratorAround):
-    """Adds dollars to the completions of another generator, and to lost ones. price: see `Tokens.dollars`."""
+    """Adds dollars to the completions of another generator, and to lost attempts. price: see `Tokens.dollars`."""
 
     def __init__(self, generator: Generator, *, price: Sequence[float]) -> None:
         super().__init__(generator)

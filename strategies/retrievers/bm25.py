@@ -93,7 +93,7 @@ def build_index(
     """Build an index, which replaces the folder when the index is complete. Returns its metadata.
 
     progress: called with the number of passages read, every 1,000 and at the end. Raises InvalidInput if there are no
-    passages or two with the same id, ConfigError if the folder exists and is not an index.
+    passages or two with the same id, ConfigError if the folder has other files than an index.
     """
     terms: dict[str, list[list[int]]] = {field: [] for field in _FIELDS}
     vocabularies: dict[str, dict[str, int]] = {field: {} for field in _FIELDS}

@@ -525,7 +525,7 @@ def _read_pdf(path: Path) -> tuple[str, str]:
 
 
 def _within_cap(texts: Iterable[str]) -> Iterator[str]:
-    """The texts, up to the cap. Each is counted, because all pages of a PDF may show the same long content."""
+    """The texts, up to the cap. Each text is counted, because all pages of a PDF may show the same long content."""
     left = MAX_DOCUMENT
     for text in texts:
         left -= len(text)

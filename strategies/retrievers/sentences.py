@@ -120,7 +120,7 @@ def build_sentence_index(
     """Build an index, which replaces the folder when the index is complete. Returns its metadata.
 
     progress: called with the number of passages done. Raises InvalidInput if there are no passages or two with the same
-    id, ConfigError if the folder exists and is not an index.
+    id, ConfigError if the folder has other files than an index.
     """
     reader = PassageReader(rows, progress=progress)
     with new_index(Path(folder)) as building:
@@ -136,8 +136,8 @@ class DenseRetriever(FolderRetriever):
     """Searches the index in a folder with the encoder that built it.
 
     Every vector is compared, so the result is exact. That is fast enough for about a million passages. Scores are
-    cosines. A query without a letter or digit has no hits. Raises as FolderRetriever, and ConfigError for an index of
-    another model.
+    cosines. A query without a letter or digit has no hits. Raises ConfigError as FolderRetriever does, and for an index
+    of another model.
     """
 
     kind = "dense"

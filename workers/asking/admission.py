@@ -13,8 +13,8 @@ class Admission:
     """Admits the questions of a run.
 
     Prices may have risen since the estimate. So the first question of a run with a budget is asked by itself. Each
-    later question is expected to cost as much as the most expensive question so far. Questions are asked at the same
-    time only while twice the sum of these costs is left.
+    later question is expected to cost at least as much as the most expensive question so far. Questions are asked at
+    the same time only if the budget left is twice the sum of what they are expected to cost yet.
     """
 
     def __init__(self, stop: Stop, *, paid_before: float = 0.0) -> None:

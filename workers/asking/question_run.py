@@ -63,7 +63,7 @@ class QuestionRun:
 
     @property
     def ended(self) -> str | None:
-        """Why the run ended early; None if it runs, or ended at its last question."""
+        """Why the run ended early; None before its end, or if it ended at its last question."""
         return self.stop.reason
 
     def end(self, reason: str) -> None:

@@ -39,7 +39,7 @@ class AskedQuestion(ABC):
 
     @abstractmethod
     def works(self) -> Sequence[Work]:
-        """The work of its arms, in the order in which they are asked; empty if the question was erased."""
+        """The work of the question's arms, in the order in which they are asked; empty if the question was erased."""
 
     @abstractmethod
     def keep(
@@ -56,5 +56,5 @@ class AskedQuestion(ABC):
         return nullcontext()
 
     def enter(self) -> None:
-        """Called when all its answers are stored, with the scores that they need."""
+        """Called when all answers to the question are stored, with the scores that they need."""
         return

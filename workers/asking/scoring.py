@@ -1,4 +1,4 @@
-"""Scores of single answers: by the rubric of `judge`, or by a check (`reward.check` or an own function).
+"""Scores of single answers: by the rubric of `judge`, or by a check (`reward.check` or a function of the user).
 
 A scorer sees the question, the answer and its passages, and never the arm.
 """

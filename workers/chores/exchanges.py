@@ -39,7 +39,7 @@ class RenewedClaims(Chore):
 
 
 def renew_claims(context: Context) -> None:
-    """Renew the claims of this process, and queue the decisions again whose claims ended processes have left."""
+    """Renew the claims of this process, and queue the decisions again that ended processes had claimed."""
     for claims, active in context.claims_with_runs():
         claims.renew(active.claimed_ids())
         freed = claims.free_lost(held=active.claimed_ids())

@@ -29,7 +29,7 @@ class JudgeFailed(NoVerdict):
 
 
 class AddressesJudge(NoVerdict):
-    """Raised if the answer, the question or a passage seems to address the judge; no try gives scores."""
+    """Raised if the answer, the question or a passage seems to address the judge; no other try would give scores."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -92,7 +92,7 @@ class CheckProcess:
         self.end()
 
     def end(self) -> int | None:
-        """Kill the process and its children. Returns the exit status; None if there is none."""
+        """Kill the process and its children. Returns the exit status; None if there is no process."""
         process, self._process = self._process, None
         if self._pipe is not None:
             self._pipe.close()

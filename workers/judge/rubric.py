@@ -219,7 +219,7 @@ def _make_prompt(maker: PromptMaker, material: JudgedAnswer, *, mark: str, again
 
 
 def _quote(text: str, *, mark: str) -> str:
-    """The text after `_defuse`, with a bar before every line. Every line break of Unicode ends a line."""
+    """The text as changed by `_defuse`, with a bar before every line. Every line break of Unicode ends a line."""
     lines = [line.rstrip() for line in _defuse(text, mark=mark).splitlines()]
     return "\n".join(f"| {line}" for line in lines) if any(lines) else "| (none)"
 

@@ -58,7 +58,7 @@ class BoughtAnswers:
         return list(self._answers.values())  # a copy, since threads add answers meanwhile
 
     def paid(self, arms: Collection[ArmName]) -> list[PairedAnswer]:
-        """Answers that earlier runs paid, by any judge: of the present definitions of these arms, without failures."""
+        """Answers that earlier runs paid, for any judge: of the present definitions of these arms, and not failed."""
         versions = {arm: self.pairing.versions[arm] for arm in arms}
         new = [one for one in self._stored if one.version == versions.get(one.arm) and not one.is_stored]
         return [one for one in new if one.status != "failed"]
@@ -140,7 +140,7 @@ class BoughtAnswers:
         unjudged: str | None = None,
         is_stored: bool = False,
     ) -> None:
-        """Store an answer. dollars: its cost to this run. is_stored: whether it is the decision's own outcome"""
+        """Store an answer. dollars: cost to this run. is_stored: whether the answer is the decision's own outcome"""
         key = outcome.decision_id
         if not (is_stored or self.pairing.by_people):
             waits_for_judge = quality is None and unjudged is None and outcome.status != "failed"
@@ -169,7 +169,7 @@ class BoughtAnswers:
             self._answers[key, arm] = answer
 
     def count_failure(self, key: DecisionId, *, arm: ArmName) -> int:
-        """Count a failure of the judge on an answer. Returns how many there were."""
+        """Count a failure of the judge on an answer. Returns the number of these failures."""
         pair = self._pair(key)
         failures = pair.failures.get(arm, 0) + 1
         self._begun[key] = replace(pair, failures={**pair.failures, arm: failures})

@@ -1,4 +1,4 @@
-"""`report --decide`: asks stored questions again, each of the arm that routing drew and of the arm to compare with.
+"""`report --decide`: asks two arms stored questions again, the arm that routing drew and the arm to compare with.
 
 A run ends when the verdict is known, the budget is spent, or no question is left. It stores answers; the verdict that a
 report prints is computed from them (`paired_comparison.with_stored_comparison`).
@@ -176,7 +176,7 @@ class BoughtVerdict:
         on_paid: Callable[[float], None] = lambda _dollars: None,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> str:
-        """Ask until the verdict is known or `budget` dollars are spent. Ctrl-C ends it. Returns why the run ended.
+        """Ask until the verdict is known or `budget` dollars are spent. Ctrl-C ends the run. Returns why the run ended.
 
         on_paid: called after each answer and score with the dollars of this run. is_stopping: whether this process ends
         """
@@ -241,7 +241,7 @@ class BoughtVerdict:
         return [one for one in open_questions if one.id in waiting or one.id in new]
 
     def close(self) -> None:
-        """Close models, retrievers and the scorer, unless a run has."""
+        """Close models, retrievers and the scorer, unless a run has closed them."""
         if self._is_closed:
             return
         self._is_closed = True

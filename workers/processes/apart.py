@@ -55,7 +55,7 @@ class AnswersApart:
             ours.send_bytes(json.dumps(sent).encode())
 
     def end(self) -> None:
-        """End the process; it gives its decision back."""
+        """End the process, which gives its decision back."""
         if self._child is not None:
             end_children([self._child], drain_s=1.0, cut_off_s=1.0)
 

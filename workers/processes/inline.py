@@ -164,7 +164,7 @@ class LocalDelivery(Delivery[ReadStream]):
         pass
 
     async def keep(self, job: AnswerJob, outcome: Outcome, *, successor: Decision | None) -> bool:
-        """Store the outcome, in one batch with concurrent ones unless it has a successor, and deliver it to callers."""
+        """Store the outcome, without a successor in one batch with concurrent outcomes, and deliver it to callers."""
         if outcome.status == "failed":
             self._process.note_failure()
         is_new = False

@@ -96,7 +96,7 @@ class EventLoop:
             self._tasks.discard(task)
 
     def _let_end(self) -> None:
-        """Give a cancelled coroutine some time to end, since it counts its cost at its end."""
+        """Give a cancelled coroutine some time to end, since coroutines count their cost at their end."""
         with contextlib.suppress(Exception):
             asyncio.run_coroutine_threadsafe(asyncio.sleep(END_S), self._loop).result(2 * END_S)
 

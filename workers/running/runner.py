@@ -76,7 +76,7 @@ class Delivery(Protocol[Writer]):
         """No further piece of this run comes."""
 
     async def keep(self, job: AnswerJob, outcome: Outcome, *, successor: Decision | None) -> bool:
-        """Store the outcome, and notify waiting callers. Returns whether the decision had none. Raises StoreError."""
+        """Store the outcome, and notify waiting callers. Returns whether it is the first. Raises StoreError."""
 
 
 class Runner(Generic[Writer]):

@@ -29,7 +29,7 @@ class SecondRuns:
     _next_at: float = -math.inf
 
     def are_due(self, queue: AnswerQueue) -> bool:
-        """Whether a decision that waits for its second run goes before new ones. Raises StoreError."""
+        """Whether a decision that waits for its second run precedes new decisions. Raises StoreError."""
         now = self.now()
         if now < self._next_at:
             return False

@@ -180,7 +180,7 @@ def _answer_score(verdict: Verdict, *, origin: str | None, spent: ScoreCost, sec
 def _check(
     checking: Checking, job: ScoreJob, *, record: DecisionRecord, outcome: Outcome, now: float
 ) -> AnswerScore | None:
-    """The check's score; None if the check fails or returns no score, which is stored."""
+    """The check's score; None if the check fails or returns no score; the queue stores either case."""
     question, began = record.decision.query.text, time.monotonic()
     try:
         value = checking.process.score(answer=outcome.answer, question=question, sources=outcome.sources)

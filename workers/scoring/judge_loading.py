@@ -41,5 +41,5 @@ def load_judge(context: Context) -> tuple[Judging, int]:
 
 
 def _judge_retriever(names: Sequence[str]) -> str | None:
-    """The default retriever if an arm uses it, else the first by name; None without names. names: used by arms"""
+    """The default retriever if an arm uses it, else the first by name; None without names. names: retrievers of arms"""
     return min(names, key=lambda name: (name != DEFAULT, name), default=None)

@@ -51,10 +51,10 @@ class GeneratorKind(ABC):
 
     @abstractmethod
     def load(self, *, threads: int | None = None) -> Generator:
-        """Load the generator. Raises ConfigError. threads: of a local model without a setting; None for all cores"""
+        """Load the generator. Raises ConfigError. threads: default for a local model; None for all cores"""
 
     def check(self, *, fetch: bool) -> None:
-        """Raise ConfigError if it could not be loaded. Loads no model. fetch: download missing weights."""
+        """Raise ConfigError if the generator cannot be loaded. Loads no model. fetch: download missing weights."""
         del fetch
         missing = [name for name in self.packages if importlib.util.find_spec(name) is None]
         if missing:

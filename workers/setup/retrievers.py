@@ -33,7 +33,7 @@ Facts = dict[str, Json]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetrieverKind:
-    """A configured retriever before it is opened. Making one loads no model and no package of a retriever.
+    """A configured retriever before it is opened. Making a kind loads no model and no package of a retriever.
 
     All functions raise ConfigError if the settings are wrong.
     """

@@ -49,7 +49,7 @@ def reprice(
 ) -> None:
     """Take back a wrong price: correct budgets, and learn a ledger with the right dollars.
 
-    First set the right token_prices. Without --factor and --dollars, the tokens of each outcome are priced by them. The
+    First set the right token_prices. Without --factor and --dollars, the tokens of each outcome get these prices. The
     sums of spending change on the days of the outcomes, and so do those of sessions and tasks; stored outcomes keep
     their dollars, and the correction is an entry of the audit log. Services use the old ledger until policy.label names
     the new one and they are restarted.

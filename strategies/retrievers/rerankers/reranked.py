@@ -45,12 +45,12 @@ def book_price(scored: ScoredAmounts, *, price: Price) -> None:
 
 
 class Reranker(Protocol):
-    """Scores texts for a question. All calls come from one event loop. It may have `async def close(self)`."""
+    """Scores texts for a question. All calls come from one event loop. A reranker may have `async def close(self)`."""
 
     name: str  #: identifies the reranker in every outcome
 
     async def scores(self, query: str, texts: Sequence[str]) -> Sequence[float]:
-        """A finite number for each text; higher is better. Adds its price by `book_cost`, also if it fails.
+        """A finite number for each text; higher is better. Adds the price by `book_cost`, also after a failure.
 
         Raises ArmFailed. Any other error fails the search too, and is logged with its traceback.
         """

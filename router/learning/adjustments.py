@@ -20,7 +20,7 @@ class Example:
 
     reward: Reward
     feedback: tuple[Feedback, ...]
-    #: all feedback that does not count as late: what arrived in time, used or not, and what was left out
+    #: all feedback that arrived in time, whether the reward uses it or it was left out
     in_time: tuple[Feedback, ...] = ()
 
 
@@ -33,7 +33,7 @@ class AdjustedRow:
     left_out: tuple[Feedback, ...] = ()
     #: feedback id -> factor on its weight; the factor is 1 if the id is missing
     factors: Mapping[str, float] = field(default_factory=dict)
-    #: None before the reward is computed, and if the decision must wait
+    #: reward and feedback; None before the reward is computed, and if the decision must wait
     example: Example | None = None
     #: arms that restart before the decision is learned
     restarts: tuple[ArmName, ...] = ()
@@ -46,7 +46,7 @@ class AdjustedRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Basis:
-    """Time and features with which a ledger learns. width: number of features of its rows; None if it has no row."""
+    """Time and features with which a ledger learns. width: number of features of a row; None without rows."""
 
     now: float
     needs_features: bool

@@ -35,8 +35,8 @@ from ragbandit.shared.types import (
     is_textless,
 )
 
-#: fact that chose the arm -> why the decision is closed without being learned. Callers or the length of a session
-#: select the questions of such decisions, so that learning them would make an arm look worse or better than it is
+#: what chose the arm -> why the decision is closed without being learned. Callers or the length of a session select the
+#: questions of such decisions, so that learning them would make an arm look worse or better than it is
 UNLEARNED: Final[Mapping[ArmBy | Literal["budget"] | None, str]] = {
     "budget": "a spent budget chose the arm",
     "caller": "the caller chose the arm",
@@ -64,7 +64,7 @@ class Joining(Adjustment):
         if not self._rule.is_closable(joined, now=basis.now):
             return None
         usable = self._rule.usable_feedback(joined)
-        if joined.outcome is not None and is_textless(joined.outcome):  # a label is compared with a text
+        if joined.outcome is not None and is_textless(joined.outcome):  # a label is compared with the answer's text
             usable = tuple(item for item in usable if item.kind != "label")
         reason = _reason_not_to_learn(joined, usable=usable, default=self.learning.default_reward)
         if reason is not None:
@@ -97,7 +97,7 @@ def _reason_not_to_learn(joined: JoinedDecision, *, usable: Sequence[Feedback], 
         return UNLEARNED[by]
     outcome = joined.outcome
     failure = None if outcome is None else failure_of(outcome.made_by)
-    if failure is not None and failure.is_unable:  # it shows nothing about the quality of its answers
+    if failure is not None and failure.is_unable:  # such a failure shows nothing about the quality of answers
         return "the arm was unable to answer such a request"
     if not usable and outcome is None and any(item.value is not None for item in joined.feedback):
         return "feedback without outcome"

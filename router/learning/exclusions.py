@@ -52,7 +52,7 @@ def checked_source(source: str) -> str:
 
 
 def count_feedback(ledger: Ledger, *, source: str, since: float | None, until: float | None) -> int:
-    """Number of feedback rows of this source, received at since <= time < until. A bound of None is open.
+    """Number of feedback rows of this source that were received at since <= time < until. None is no bound.
 
     Raises InvalidInput, with the sources that have feedback in that time, if this source has none.
     """

@@ -63,7 +63,7 @@ class Learner:
         self.last_seq = 0
         #: number of updates that the policy refused to learn; they stay in the ledger
         self.refused = 0
-        #: quarantined decisions, and updates that the policy refused, since the last log line about them
+        #: ids of quarantined decisions, and numbers of refused updates, since the last log line about them
         self._quarantined, self._refusals = list[str](), list[int]()
         self._policy: Policy | None = None
         self._arms = ArmChanges(ledger)
@@ -153,7 +153,7 @@ class Learner:
         self.last_seq = update.seq
 
     def _log_faults(self) -> None:
-        """Log what could not be learned since the last call, in one line of each kind."""
+        """Log one line about decisions, and one about updates, that could not be learned since the last call."""
         if self._quarantined:
             message = "%s cannot be learned; see `ragbandit feedback quarantined`"
             ids = {"action": "quarantine", "decisions": self._quarantined[:MOST_NAMED]}
@@ -169,7 +169,7 @@ class Learner:
 
         Returns the number of decisions that were learned, closed or found idle: 0 if none was ready, or if another
         learner has the lease; 1 while a new ledger inherits decisions. patience_s: longest wait for the lease, seconds.
-        attended: whether a person waits for this call, which then neither pauses nor diagnoses, and reads fewer pages
+        attended: whether a person waits for this call, which then does not pause or diagnose, and reads fewer pages
         """
         with self._lock:
             if not self._acquire(patience_s):
@@ -201,7 +201,7 @@ class Learner:
                 raise
             finally:
                 self._log_faults()
-                self.ledger.release(holder=self.holder)  # otherwise other learners would wait until the lease expires
+                self.ledger.release(holder=self.holder)  # so that other learners need not wait until the lease expires
                 self._renew_at = -math.inf
             return total
 

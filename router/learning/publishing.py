@@ -15,7 +15,7 @@ from ragbandit.shared.types import SnapshotInfo
 
 log = logging.getLogger("ragbandit.learner")
 
-#: pause after a snapshot, in multiples of the time that writing it took, so that other work gets the machine
+#: pause after a snapshot, in multiples of the time that writing it took, so that other work gets processor time
 _PAUSE: Final = 4.0
 _PAUSE_IN_BACKLOG: Final = 25.0
 _LONGEST_S: Final = 20.0

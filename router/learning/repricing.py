@@ -1,5 +1,5 @@
 """Corrected prices: corrects the dollars in sums of spending, and learns a new ledger with the right dollars. Sums of
-sessions and tasks are deleted, so that their next question counts them again with the right dollars.
+sessions and tasks are deleted; the next question of a session or task counts its sum again with the right dollars.
 
 Services use the old ledger until they are started with the label of the new one.
 """
@@ -33,8 +33,8 @@ def reprice(
 ) -> dict[str, Json]:
     """Correct the dollars of outcomes. Returns facts about the change, and about the new ledger if there is one.
 
-    learn: learns a new ledger of this label and returns facts (`learn_new_ledger`); called if the ledger has learned
-    such an outcome. None if rewards do not depend on dollars. dry_run: change nothing. Raises InvalidInput for an
+    learn: learns a new ledger of this label and returns facts (`learn_new_ledger`); called if the ledger has learned a
+    corrected outcome. None if rewards do not depend on dollars. dry_run: change nothing. Raises InvalidInput for an
     unknown name and if no outcome changes, Conflict if another correction is stored meanwhile, NotReady as `learn`.
     """
     changes, earlier = changes_of(ledger.database, correction, label=ledger.label, now=now)

@@ -125,7 +125,7 @@ class SnapshotFiles:
         try:
             untrained = make_policy(described["algorithm"], params=described["params"])
             policy = restore_policy(untrained, dict(load_tensors(tensors)), described["facts"])
-        except (ConfigError, SafetensorError) as error:  # the sha256 is right, so another release wrote it
+        except (ConfigError, SafetensorError) as error:  # the sha256 is right, so another release wrote this file
             raise SnapshotError(f"{version} cannot be used here: {error}", remedy=_REMAKE) from error
         return policy, _info(described, version=version, sha256=actual, made_at=made_at)
 

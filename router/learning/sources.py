@@ -155,8 +155,8 @@ def _specificity(name: str) -> tuple[int, bool, int, str]:
 
 def selection_weight(facts: Mapping[str, Json], *, source: str) -> float:
     """Number of rows that a label or a judge's score counts as. It is 1 unless the decision was selected for labels or
-    scores with a probability of its own. Then it is (share of selected decisions) / (this probability), which corrects
-    for the selection, and at most 1 / LEAST_LABELLED.
+    scores with a probability of its own. Then it is (share of selected decisions) / (probability of this decision),
+    which corrects for the selection, and at most 1 / LEAST_LABELLED.
     """
     kind = {"label": LabelRequest, "judge": JudgeRequest}.get(source)
     request = None if kind is None else kind.of(facts)
@@ -185,7 +185,7 @@ def judgements_in_force(feedback: Sequence[Feedback]) -> tuple[Feedback, ...]:
 
 
 def retracted_feedback(feedback: Sequence[Feedback]) -> tuple[Feedback, ...]:
-    """The judgements that their raters took back and did not give again. feedback: in the order received."""
+    """The judgements that their raters retracted and did not give again. feedback: in the order received."""
     last = {_rater_and_kind(item): item for item in feedback}
     given = {_rater_and_kind(item): item for item in feedback if not is_retraction(item)}
     return tuple(given[rater] for rater, item in last.items() if is_retraction(item) and rater in given)
@@ -206,7 +206,7 @@ class Judgements(NamedTuple):
     #: rater class -> its judgements, the most trusted class first; classes without judgements are missing
     by_class: Mapping[JudgedBy, tuple[Feedback, ...]]
     judged_by: JudgedBy
-    #: judgements of the class `judged_by`, which make the reward; code checks are left out if there are others
+    #: judgements of the class `judged_by`, from which the reward is computed; code checks are left out if others exist
     used: tuple[Feedback, ...]
 
 

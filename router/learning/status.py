@@ -38,13 +38,13 @@ class Status:
     last_seq: int
     snapshot: str | None
     snapshot_last_seq: int
-    behind: int  #: number of updates that the newest snapshot has not learned
+    behind: int  #: number of updates that the newest snapshot does not contain
     #: seconds for which the longest-waiting decision has been ready to be learned; 0 if none is ready
     lag_s: float
     unanswered: int
-    #: decisions that have feedback, but no outcome yet, because callers run their arms
+    #: number of decisions with feedback, but without an outcome yet, because callers run their arms
     missing_outcome: int
-    #: number of decisions that are ready to be learned; 0 if fewer than LEARNED_NEXT
+    #: number of decisions that are ready to be learned; 0 if there are fewer than LEARNED_NEXT
     backlog: int = 0
     #: seconds until the backlog is learned, at the speed of the newest updates; None if there is no backlog or no speed
     caught_up_s: float | None = None
@@ -171,7 +171,7 @@ def diagnosis_text(connection: Connection, *, label: str) -> str | None:
 
 
 def _diagnosis(connection: Connection, *, ledger: Ledger, last_seq: int, is_served: bool) -> Diagnosis | None:
-    """The ledger's diagnosis, or None. is_served: whether a router serves the policy, so that labels may be missing."""
+    """The ledger's diagnosis; None without one. is_served: whether a router serves it, and labels may be missing."""
     label = ledger.label
     diagnosis = diagnosis_text(connection, label=label)
     if diagnosis is None and not is_served:

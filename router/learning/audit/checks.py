@@ -73,7 +73,7 @@ def draw_fault(decision: Decision) -> str | None:
 def _has_wrong_share(decision: Decision) -> bool:
     held = HoldbackShare.of(decision.facts)
     if held is None or held.first is None or held.until is None or held.then is None:
-        return False  # the share is the setting itself
+        return False  # the share is constant, as configured
     return held.learned is None or held.share != falling_share(
         held.first, until=held.until, then=held.then, learned=held.learned
     )
@@ -82,7 +82,7 @@ def _has_wrong_share(decision: Decision) -> bool:
 Counter = Literal[
     "counter_mismatches", "damages", "deep_mismatches", "ledger_mismatches", "propensity_mismatches", "row_mismatches"
 ]
-#: counter -> the thing that it counts
+#: counter -> noun for what it counts
 _COUNTED: Final[Mapping[Counter, str]] = {
     "damages": "damaged place",
     "counter_mismatches": "wrong counter",
@@ -113,13 +113,13 @@ class AuditResult:
     live_version: str = ""
     #: largest relative difference of relearned and live policy; None if it is 0, not known, or more than rounding
     within_rounding: float | None = None
-    #: only in a deep check: decisions whose pmf was computed again, and those of `not_checkable`
+    #: only in a deep check: decisions whose pmf was computed again, plus `not_checkable`
     deep_decisions: int = 0
     deep_mismatches: int = 0
-    #: only in a deep check: decisions whose pmf cannot be computed again: erased, or of a release with other params
+    #: only in a deep check: decisions whose pmf cannot be computed again: they were erased, or params have changed
     not_checkable: int = 0
-    #: only in a deep check: outcomes, feedback and paired answers that are not as they were stored, learned rows that
-    #: do not follow from them, and sums of dollars, sessions and tasks that do not fit their rows
+    #: only in a deep check: outcomes, feedback and paired answers that changed after they were stored, learned rows
+    #: that do not follow from them, and sums of dollars, sessions and tasks that do not fit their rows
     row_mismatches: int = 0
     #: only in a deep check: versions whose arrays are not compared, for example because their files were deleted
     not_compared: int = 0
@@ -221,7 +221,7 @@ class DeepCheck:
             last = connection.execute(oldest).mappings().first()
         #: snapshot rows up to this update number may have been pruned; -1 if no row was pruned
         self.pruned_to = -1 if last is None else last["last_seq"]
-        #: version without a snapshot row -> error texts for the policy that reproduces most of its decisions
+        #: version without a snapshot row -> mismatches of the policy that reproduces most of its decisions
         self.mismatches: dict[str, list[str]] = {}
 
     def run(self) -> None:
@@ -253,8 +253,8 @@ class DeepCheck:
         return (decision for decision in made if IMPORTED not in decision.facts)
 
     def _made_by(self, version: str) -> list[ColumnElement[bool]]:
-        at = decisions.c.made_at.between(*self.spans[version])  # lets the database use its index of times
-        is_first = decisions.c.turn_of.is_(None)  # the pmf of a later turn is not that of a policy
+        at = decisions.c.made_at.between(*self.spans[version])  # so the database can use its index of times
+        is_first = decisions.c.turn_of.is_(None)  # no policy made the pmf of a later turn
         return [at, decisions.c.version == version, decisions.c.policy == self.ledger.label, is_first]
 
     def _skip(self, versions: Sequence[str], *, why: str) -> None:
@@ -332,7 +332,7 @@ class DeepCheck:
     def _pmf_fault(self, decision: Decision, *, policy: Policy) -> str | None:
         """Error text if this policy does not reproduce the logged pmf; None if it does, or if it cannot be checked."""
         if decision.fault is not None or is_erased_for(policy, decision):
-            return None  # after a fault the pmf is the fallback arm's, which `draw_fault` checks
+            return None  # after a fault the pmf follows from the fallback arm, and `draw_fault` checks the draw
         redrawn = _redraw(decision, policy=policy)
         held = holdback_of(decision.facts)
         if (

@@ -36,7 +36,7 @@ from ragbandit.router.storage.sql.tables import counters, decisions, feedback, o
 from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import ERASED, IMPORTED, Feedback, Outcome
 
-#: largest relative difference between a learned number and the one that follows from the rows
+#: largest relative difference between a learned number and the number that follows from the rows
 _ROUNDING: Final = 1e-9
 
 
@@ -45,9 +45,9 @@ class RowCheck:
         self.ledger, self.verdict, self.now = ledger, verdict, now
         self.without_hash = 0
         self._corrections = Corrections()
-        #: arms that paired comparisons have asked: they may be newer than a question, and not among its arms
+        #: arms that paired comparisons have asked; an arm may be newer than a question, and not among its arms
         self._asked_arms = set[str]()
-        #: spender -> day -> units of dollars of its outcomes
+        #: spender -> day -> cost of its outcomes, in multiples of UNIT dollars
         self._dollars: dict[Spender, dict[str, int]] = defaultdict(lambda: defaultdict(int))
 
     def run(self) -> None:
@@ -109,7 +109,7 @@ class RowCheck:
         for row in rows:
             decision = decided.get(row["decision_id"])
             if decision is None:
-                continue  # it left the store between two reads
+                continue  # the decision was deleted between two reads
             with self._readable(f"the outcome of decision {row['decision_id']}"):
                 self._check_outcome(row, decision=decision)
 
@@ -161,7 +161,7 @@ class RowCheck:
         for row in rows:
             decision = decided.get(row["decision_id"])
             if decision is None or _has_fact(decision, IMPORTED):
-                continue  # an imported row has its reward from the file
+                continue  # the reward of an imported row comes from a file
             used = [judged.get(key) for key in named[row["seq"]]]
             with self._readable(f"what update {row['seq']} was learned from"):
                 for fault in self._faults(row, decision=decision, outcome=reported.get(row["decision_id"]), used=used):
@@ -193,7 +193,7 @@ class RowCheck:
     def _possible_costs(
         self, row: RowMapping, *, decision: RowMapping, outcome: RowMapping, value: Outcome
     ) -> list[float]:
-        """The cost with and without later turns of the tool loop, with the first k corrections, for every k."""
+        """Possible costs: with and without later turns of the tool loop, each with the first k price corrections."""
         terms = {name: float(price) for name, price in json_object(row["terms"]).items()}
         facts: dict[str, Any] = {"decision_id": row["decision_id"], "arm": decision["arm"]}
         facts |= {"made_by": value.made_by, "made_at": value.made_at}
@@ -203,11 +203,11 @@ class RowCheck:
             for cost in (value.cost, own_cost(outcome["cost"])):
                 right = corrections.cost(cost, **facts)
                 costs += [cost_of_terms(value.steps, right, terms=terms)]
-        # A default and a raw reward need no outcome, which may have come later.
+        # A default and a raw reward are learned at cost 0 without an outcome, which may have arrived later.
         return [*costs, *([0.0] if row["source"] == "default" or row["preset"] == "reward" else [])]
 
     def _check_spending(self) -> None:
-        """Check the sums of spending, after the outcomes: they are read later, and may be larger by new traffic."""
+        """Check the sums of spending. They are read after the outcomes, so new traffic may have made them larger."""
         labels = {spender.label: spender for spender in self._dollars}
         query = select(counters.c.label, counters.c.name, func.sum(counters.c.value).label("sum"))
         query = query.where(counters.c.label.in_(labels)).group_by(counters.c.label, counters.c.name)
@@ -250,7 +250,7 @@ def _between(value: float, bounds: Sequence[float]) -> bool:
 
 
 def _possible_qualities(row: RowMapping, *, items: Sequence[Feedback], outcome: Outcome) -> Iterator[float]:
-    """Yields the qualities of the feedback, and their sum: every aggregation gives a value within their range."""
+    """Yields the qualities of the feedback, and their sum. Every aggregation gives a value between these."""
     has_label = any(item.kind == "label" for item in items)
     measures = [row["preset"]] if row["preset"] in MEASURES else MEASURES if has_label else MEASURES[:1]
     for measure in measures:

@@ -180,7 +180,7 @@ def _relearn(
             for fault in _update_faults(update, decision=decision):
                 verdict.fail("ledger_mismatches", f"update {seq}: {fault}")
             if policy is None and seq in starts:
-                with contextlib.suppress(SnapshotError):  # its files are not kept
+                with contextlib.suppress(SnapshotError):  # the files of this snapshot were deleted
                     policy, _ = files.load(starts[seq])
             elif policy is not None and live is not None and seq <= live.last_seq:
                 if is_erased_for(policy, decision):
@@ -243,7 +243,7 @@ def _check_draw(decision: Decision, *, secret: bytes | None, verdict: AuditResul
 
 
 def _first_turn_of(decision: Decision) -> DecisionId | None:
-    """Id of the decision whose arm this turn should have; None for first and imported turns, and after a failed one."""
+    """Id of the decision whose arm this turn should have; None for a first or imported turn, or after a failed turn."""
     if IMPORTED in decision.facts or decision.query.continues.failed is not None:
         return None
     stay = StickyTurn.of(decision.facts)
@@ -251,8 +251,8 @@ def _first_turn_of(decision: Decision) -> DecisionId | None:
 
 
 def _check_turns(ledger: Ledger, turns: Sequence[Decision], *, verdict: AuditResult) -> None:
-    """Count a mismatch for each turn with another arm than its decision, if that is still stored. After a turn that was
-    moved to another arm, or that another arm answered in place of a failed one, later turns may have any of these arms.
+    """Count a mismatch for each turn with another arm than its decision, if the decision is still stored. If an earlier
+    turn was moved to another arm, or another arm answered it after a failure, a turn may have any of these arms.
     """
     if not turns:
         return

@@ -104,7 +104,7 @@ class ArmChanges(Adjustment):
         return replace(row, restarts=restarts)
 
     def _arms_to_restart(self, joined: JoinedDecision) -> tuple[ArmName, ...] | None:
-        """The arms that restart before the row is learned; None if an earlier version answered, to skip the row."""
+        """The arms that restart before the row is learned; None to skip the row, if an earlier version answered."""
         decision, version = joined.decision, _version(joined)
         versions = self._versions.get(decision.arm, [])
         is_earlier = version is not None and versions and version != versions[-1][0]

@@ -73,7 +73,7 @@ class ArmDiagnosis:
     worth: float
     #: number of labels that the arm still needs, >= 0
     labels: int
-    #: expected number of questions until the arm has these labels; None if the labels will never come
+    #: expected number of questions until the arm has these labels; None if it is never drawn, or nothing is labelled
     questions: int | None
 
 
@@ -88,13 +88,13 @@ class Diagnosis:
     unlabelled: int = 0  #: number of decisions since the last learned one
     #: share of all decisions that were learned; None in diagnoses of earlier releases
     labelled: float | None = None
-    #: what decides most questions instead of the policy, in words; None if the policy does. It is not stored
+    #: what decides most questions instead of the policy, in words; None if the policy does. This field is not stored
     decides: str | None = None
-    #: when the drifting arms changed and what followed, in words; None if it was not read. It is not stored
+    #: when the drifting arms changed and what followed, in words; None if not read. This field is not stored
     changes: str | None = None
 
     def with_decider(self, decides: str | None) -> "Diagnosis":
-        """The diagnosis if something else decides most questions: "steady" and "learning" become "held back".
+        """The diagnosis, with what decides most questions instead: "steady" and "learning" then become "held back".
 
         decides: what decides, in words; None if the policy decides
         """
@@ -124,7 +124,7 @@ class Diagnosis:
 
     @property
     def sentence(self) -> str:
-        """Why it is in this state. What decides comes first."""
+        """Reason for the state, after what decides instead of the policy."""
         learned = self._learned
         return learned if self.decides is None else f"{self.decides}; {learned}"
 
@@ -167,7 +167,7 @@ class Diagnosis:
         return "; ".join(f"{arm} {self._need(arm)}" for arm in self._arms(state))
 
     def _need(self, arm: ArmName) -> str:
-        """Gives no number of questions, because the arm's share of them may change fiftyfold while it is learned."""
+        """Names no number of questions, because the arm's share of them may change fiftyfold while it is learned."""
         judged = f"has {counted(self.judged[arm], 'judged answer')} and " if arm in self.judged else ""
         return f"{judged}needs {rough_count(self.arms[arm].labels)} more"
 
@@ -256,7 +256,7 @@ def diagnose(
     if diagnosis is None:
         return None
     stored = asdict(diagnosis)
-    del stored["decides"], stored["changes"]  # computed when they are read; the former release would refuse them
+    del stored["decides"], stored["changes"]  # computed at each read; the former release would refuse these keys
     return canonical(stored)
 
 
@@ -270,7 +270,7 @@ def newest_questions(ledger: Ledger, *, limit: int, encoder_hash: str) -> list[D
 
 
 def read_diagnosis(text: str | None, *, unlabelled: int) -> Diagnosis | None:
-    """Parse a diagnosis; None without one, unless it is starved. unlabelled: decisions since the last learned."""
+    """Parse a diagnosis; None without text, unless it is starved. unlabelled: decisions since the last learned one."""
     if text is None and unlabelled < STARVED:
         return None
     values: dict[str, Any] = {} if text is None else json.loads(text)

@@ -12,19 +12,19 @@ from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.shared.texts.formats import percent, rough_count
 
-#: an arm got better or worse if the means of its rows after the drift and of at most _FORMER rows before it differ by
-#: more than _SURE standard errors; with fewer than _FEWEST rows on a side it has only changed
+#: an arm "got better" or "got worse" if the means of its rows after the drift and of at most _FORMER rows before it
+#: differ by more than _SURE standard errors; else, or with fewer than _FEWEST rows on a side, it "has changed"
 _FORMER, _FEWEST, _SURE = 100, 5, 2.0
-#: number of newest updates that are searched for rows of a drifting arm; also the most questions that are counted
+#: number of newest updates that are searched for rows of a drifting arm, and largest number of questions counted
 _LOOKED_AT: Final = 20_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """A change of an arm. The means of a period that contains it mix the time before and the time after."""
+    """A change of an arm. The means of a period that contains a change mix the times before and after it."""
 
     at: float
-    """Its moment, seconds since 1970."""
+    """Time of the change, seconds since 1970."""
     arm: str
     """The arm that changed."""
     what: str

@@ -23,7 +23,7 @@ MATTERS: Final = 0.1
 #: age, in seconds, below which decisions are not counted, because their outcomes and ratings may still arrive
 SETTLED_S: Final = 3600.0
 _WEEK_H: Final = 7 * 24
-#: hours from Monday, on which weeks start, to Thursday, on which 1970 began
+#: hours from Monday, the start of a week, to Thursday, the day on which 1970 began
 _MONDAY_H: Final = 3 * 24
 #: sizes of the bets: relative differences between an arm's number of rows and its expected number
 _BETS: Final = 0.01 * 2.0 ** np.arange(8.0)
@@ -48,9 +48,9 @@ def recent_sample_ratio(
 ) -> SampleRatio | None:
     """Check the rows of all policies since Monday of last week (UTC), in whole hours; None if the arms are even.
 
-    Decisions younger than SETTLED_S are left out. FALSE_ALARMS holds for all calls within a week together. policy:
-    label of the ledger whose ratings the sentence counts. since: time from which on all rows are checked, too;
-    FALSE_ALARMS then holds for each of the two checks of a call. Raises StoreError.
+    Decisions younger than SETTLED_S are left out. FALSE_ALARMS is the probability of a false alarm in all calls within
+    a week. policy: label of the ledger whose ratings the sentence counts. since: time from which on all rows are
+    checked, too; FALSE_ALARMS then holds for each of the two checks of a call. Raises StoreError.
     """
     week = (hour_of(now) + _MONDAY_H) // _WEEK_H
     begins = [(week - 1) * _WEEK_H - _MONDAY_H, *([] if since is None else [hour_of(since)])]

@@ -84,7 +84,7 @@ class _Arm:
     first_cost: float
     #: number of the arm's rows since its last restart
     age: int = 0
-    mass: float = 0.0  #: total weight of these rows
+    mass: float = 0.0  #: total weight of the rows since the last restart
 
 
 class AveragedHeads:
@@ -115,7 +115,7 @@ class AveragedHeads:
         self._shared = next((name for name, model in self._models.items() if model.facts is not None), None)
         self.seen: dict[ArmName, int] = {}
         #: cost weight of the last row whose question had no cost weight of its own, or of the last row if all questions
-        #: had one (`_is_borrowed`); 0 before the first row
+        #: had their own (`_is_borrowed`); 0 before the first row
         self.weight = 0.0
         #: whether every question so far had its own cost weight
         self._is_borrowed = False
@@ -179,7 +179,7 @@ class AveragedHeads:
         designs, (quality, cost) = self._designs(features), self._prior_means(arms)
         new = [index for index, arm in enumerate(arms) if arm not in self._arms]
         means = np.array([self._means(name, designs, arms, new=new) for name in self._models])
-        # as np.tensordot computes it, without its steps for other shapes
+        # np.tensordot, but without its steps for other shapes
         mean = np.array([list(self.weights().values())]).dot(means.reshape(len(means), -1)).reshape(2, -1)
         deviations = self._models[self._sampler].deviations(designs[self._sampler], arms=arms)
         deviations *= max(self.noise_at(weight), LEAST_NOISE)
@@ -190,7 +190,7 @@ class AveragedHeads:
     def _means(
         self, name: str, designs: Mapping[str, Vector], arms: Sequence[ArmName], *, new: Sequence[int]
     ) -> Matrix:
-        """Means of quality and cost minus prior means, (2, arms). `_shared`, if any, predicts arms without rows."""
+        """Means of quality and cost minus prior means, (2, arms). Model `_shared` predicts arms without rows."""
         means = self._models[name].means(designs[name], arms=arms)
         if new and self._shared not in (None, name):
             means[:, new] = self._models[self._shared].means(designs[self._shared], arms=[arms[i] for i in new])

@@ -128,7 +128,7 @@ class TableTrained(Policy, Protocol):
 
     @property
     def trained_arms(self) -> tuple[ArmName, ...]:
-        """The arms that it can choose; () if it is untrained."""
+        """The arms that the policy can choose; () before training."""
 
     def fit(self, rows: Sequence[TableRow], *, progress: Callable[[int, int], None] = ...) -> Mapping[str, Json]:
         """Train on these rows. Returns facts for a report. progress: called with (finished batches, all batches)."""
@@ -158,12 +158,12 @@ def serves_prices(policy: Policy) -> bool:
 
 
 def needs_every_arm(policy: TableTrained) -> bool:
-    """Whether its table needs every configured arm (attribute `needs_every_arm`); not if params name its arms."""
+    """Whether the policy's table needs every configured arm (attribute `needs_every_arm`); False if params name arms."""
     return bool(getattr(policy, "needs_every_arm", False))
 
 
 def held_out_rows(policy: TableTrained) -> Sequence[TableRow]:
-    """The rows of the last `fit` that the policy did not learn (attribute `held_out`); () if it learned all."""
+    """The rows of the last `fit` that the policy did not learn (attribute `held_out`); () if it learned all rows."""
     rows: Sequence[TableRow] = getattr(policy, "held_out", ())
     return rows
 

@@ -35,7 +35,7 @@ _MOST_RESIDUAL: Final = 10.0
 _MOST_PREDICTED: Final = 1.5
 _LEAST_FACTOR: Final = 0.02
 _MOST_WEALTH: Final = 1e15
-#: the means m leave out the first _YOUNG rows of an arm; bets start after _WARM_UP further rows
+#: the first _YOUNG rows of an arm do not count in the means m; bets start after _WARM_UP further rows
 _YOUNG, _WARM_UP = 50, 50
 #: number of latest rows in the means m (_REFERENCE_ROWS) and in the variance of the errors (_VARIANCE_ROWS)
 _REFERENCE_ROWS, _VARIANCE_ROWS = 1000, 200

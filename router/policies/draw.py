@@ -27,7 +27,7 @@ from ragbandit.shared.types import (
     UntriedArms,
 )
 
-#: why the safe start did not restrain a draw whose budget is spent
+#: reason in the facts of a draw that the safe start did not restrain, since a spent budget comes before it
 BUDGET_FIRST: Final = "a spent budget comes first"
 #: facts of policies with a value for each arm, and their weight; they are dropped if the decision gets other arms
 BY_ARM: Final = ("quality", "cost", "weight")
@@ -279,7 +279,7 @@ def cold_start_floors(
 
 
 def holdback_of(facts: Mapping[str, Json]) -> Holdback | None:
-    """The holdback with which a decision was drawn; None if there was none."""
+    """The holdback with which a decision was drawn; None without a holdback."""
     fact = HoldbackShare.of(facts)
     if fact is None:
         return None

@@ -21,7 +21,7 @@ class Noise:
         self.memory = memory
         #: sums over rows of (quality error)^2, quality error * cost error, and (cost error)^2; old rows fade
         self.scatter: tuple[float, float, float] = 0.0, 0.0, 0.0
-        self.rows = 0.0  #: total weight of these rows
+        self.rows = 0.0  #: total weight of the rows in `scatter`
 
     def at(self, weight: float) -> float:
         """Standard deviation of quality - weight * cost around its mean, in units of reward, >= 0."""
@@ -33,7 +33,7 @@ class Noise:
     def learn(self, errors: tuple[float, float], *, weight: float, rows: float, spread: float) -> tuple[float, float]:
         """Learn a row's prediction errors. Returns the error of its reward (in reward, in standard deviations).
 
-        errors: errors of quality and cost. rows: weight of the row. Below 1, its quality has 1 / rows times the usual
+        errors: errors of quality and cost. rows: weight of the row. Below 1, the quality has 1 / rows times the usual
             variance. spread: z^T A^-1 z
         """
         if rows == 0.0:

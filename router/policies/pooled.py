@@ -20,7 +20,7 @@ from ragbandit.router.policies.posterior import RIDGE, Heads, JointWeights, Row
 from ragbandit.router.policies.surrogates import Scale
 from ragbandit.shared.types import ArmName, Json, Matrix, Vector
 
-#: name of the model that is pooled
+#: name of the model whose arms are pooled
 POOLED: Final = "pooled"
 #: prior precision of an arm's difference from the pool / prior precision of an independent arm
 NARROW: Final = 3.0

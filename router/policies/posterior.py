@@ -57,7 +57,7 @@ _LEAST_HALVED: Final = 64
 #: a block has at most memory / _SHARE_OF_MEMORY rows, because rows do not fade within a block
 _SHARE_OF_MEMORY: Final = 16
 
-#: third result of `Heads._positions` if there are no new arms
+#: third value that `Heads._positions` returns if there are no new arms
 _NO_SHARES: Final = np.zeros((0, 0))
 
 ArmFacts = Mapping[ArmName, Mapping[str, Json]]
@@ -194,9 +194,9 @@ class Heads:
         return weights
 
     def _positions(self, arms: Sequence[ArmName]) -> tuple[list[int] | slice, list[ArmName], Matrix]:
-        """Returns (position of each arm in [arms with rows, new arms]; new arms; C^-1 C_n, see the module)."""
+        """Returns (positions of the arms in [arms with rows, new arms], new arms, C^-1 C_n of the module)."""
         known = list(self._places)
-        if list(arms) == known:  # as nearly always
+        if list(arms) == known:  # nearly always true
             return slice(None), [], _NO_SHARES
         new = [arm for arm in arms if arm not in self._places]
         places = {arm: place for place, arm in enumerate([*known, *new])}
@@ -277,7 +277,7 @@ class Heads:
             signs = np.array([row.signs for row in newest])
             weighted = rows[:, None] * z
             gram = z.T @ weighted
-            sums.gram += 0.5 * (gram + gram.T)  # a snapshot stores one triangle
+            sums.gram += 0.5 * (gram + gram.T)  # symmetric, since a snapshot stores one triangle
             sums.moment += np.array([row.target for row in newest]).T @ weighted
             sums.noise += (np.sqrt(rows)[:, None] * signs).T @ z
         joint.newest = []

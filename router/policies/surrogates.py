@@ -19,7 +19,7 @@ import numpy as np
 
 from ragbandit.shared.types import ArmName, Matrix, Vector
 
-#: source of all ratings that are taken as the quality
+#: source of all ratings that count as the quality
 TRUSTED: Final = "trusted"
 #: prior of the correlation r: this number of virtual answers whose rating and score are uncorrelated
 _PRIOR_ROWS: Final = 4.0
@@ -39,7 +39,7 @@ class Scale:
         return (score - self.offset) / self.slope
 
 
-#: scale of trusted ratings, and of a source before its first answer with rating and score
+#: scale of trusted ratings, and of a source without an answer that has rating and score
 PLAIN: Final = Scale()
 
 
@@ -51,7 +51,7 @@ class Surrogate:
     products: Matrix = field(default_factory=lambda: np.zeros((2, 2)))
     #: number of answers with a score and no rating
     unrated: int = 0
-    mass: float = 0.0  #: total weight of these answers
+    mass: float = 0.0  #: total weight of the answers with a score and no rating
     scale: Scale = PLAIN
     #: number of answers with rating and score at which the scale is fitted again
     due: int = 1

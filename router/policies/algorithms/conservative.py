@@ -71,8 +71,8 @@ from ragbandit.router.policies.context import read_schema
 from ragbandit.shared.errors import ConfigError, PolicyFault
 from ragbandit.shared.types import UNITS, ArmName, DecisionUnit, FeatureRows, Json, Query, Update
 
-#: first question at which the promise must hold; half of the allowances until then are available from the start, or
-#: all of them if a gain is proven
+#: first question at which the promise must hold. Half of the allowances of the questions before it are available from
+#: the start, or all of them if a gain is proven
 FROM: Final = 100
 #: number of learned outcomes of the incumbent before other arms are tried
 KNOWN: Final = 10
@@ -82,13 +82,13 @@ MOST: Final = 1000
 _MEMORY: Final = 1000.0
 #: largest weight 1 / propensity of one row of the incumbent
 _MOST_WEIGHT: Final = 10.0
-#: slack that is not spent if every decision is learned, in rewards
+#: reserve of slack, in rewards, if every decision is learned
 _RESERVE: Final = 4.0
-#: number of prior rows, see the module, and the largest variance of rewards whose quality is a share (Popoviciu's
+#: number of prior rows (see the module), and the largest variance of rewards whose quality is in [0, 1] (Popoviciu's
 #: inequality)
 _PRIOR_ROWS: Final = 10
 _MOST_VARIANCE: Final = 0.25
-#: attributes of a Shortfall that are stored in a state, in this order
+#: attributes of a Shortfall that its state stores, in this order
 _NUMBERS: Final = "_here _elsewhere _own _lost _others _ratio _squares _unbounded slack"
 
 
@@ -131,14 +131,14 @@ class Shortfall:
         self._sums: dict[ArmName, float] = {}
         #: number of learned rows that a policy of this service decided, and of imported rows
         self._here = self._elsewhere = 0.0
-        #: sums over the rows of this service that count: number, lost reward, and number of other arms' rows. Only in
-        #: the last one, old rows fade
+        #: sums over the rows of this service that count: number, lost reward, and number of other arms' rows. Old rows
+        #: fade only in the last of these sums
         self._own = self._lost = self._others = 0.0
         #: number of decisions per learned row, >= 1
         self._ratio = 1.0
         #: sum of squared rewards of other arms, and number of rows whose quality is unknown or outside [0, 1]
         self._squares = self._unbounded = 0.0
-        #: reward that may still be lost, see `slack_with`; a row changes it by at most what the row itself can lose
+        #: reward that may still be lost, see `slack_with`; a row changes the slack by at most the row's largest loss
         self.slack = 0.0
 
     def knows(self, unit: DecisionUnit) -> bool:
@@ -195,7 +195,7 @@ class Shortfall:
 
     @property
     def reserve(self) -> float:
-        """Slack that is kept back for losses of decisions that are not learned yet."""
+        """Slack that is not spent, but reserved for losses of decisions that are not learned yet."""
         return _RESERVE * self._ratio
 
     def mean(self, arm: ArmName) -> float:
@@ -208,7 +208,7 @@ class Shortfall:
         return self.allowance() * max(decisions, 0.5 * (decisions + FROM))
 
     def reward(self, update: Update) -> float:
-        """The row's reward at the account's cost weight, within the row's bounds; unchanged if it has no parts."""
+        """The row's reward at the account's cost weight, within the row's bounds; unchanged without parts."""
         return update.reward.at(self.weight).value
 
     def learn(self, update: Update) -> None:
@@ -217,7 +217,7 @@ class Shortfall:
         self._sums.setdefault(arm, 0.0)
         if update.imported:
             self._elsewhere += 1.0
-        elif update.decided is not None:  # else no policy has made the decision
+        elif update.decided is not None:  # None if no policy has made the decision
             self._here += 1.0
             self._ratio = max(1.0, (update.decided - self._elsewhere) / self._here)
         weight = min(1.0 / update.propensity, _MOST_WEIGHT)
@@ -246,7 +246,7 @@ class Shortfall:
                 self._others = (1.0 - 1.0 / _MEMORY) * self._others + 1.0
         # The surplus is limited to MOST allowances, and the debt, which late feedback can cause, to FROM allowances.
         allowed, allowance = self._allowed, self.allowance()
-        if allowance > 0.0:  # it is 0 from a restart of the incumbent until its mean reward is known
+        if allowance > 0.0:  # 0 until the mean reward of a restarted incumbent is known
             lost = min(max(self._ratio * self._lost, allowed - MOST * allowance), allowed + FROM * allowance)
             self._lost = lost / self._ratio
 
@@ -274,7 +274,7 @@ class Shortfall:
 
 
 def _inner_policy(policy: str, *, params: Mapping[str, Json], context: Mapping[str, Json] | None) -> Policy:
-    from ragbandit.router.policies import make_policy, with_settings  # the registry imports the policies
+    from ragbandit.router.policies import make_policy, with_settings  # the registry imports this module
 
     try:
         return make_policy(policy, params=with_settings(policy, params=params, schema=read_schema(context)))
@@ -434,7 +434,7 @@ class ConservativePolicy(HasParams):
         self.shortfall.learn(update)
 
     def _preferred(self, update: Update) -> ArmName | None:
-        """The arm that the inner policy prefers to the incumbent on this row's question; None if there is none."""
+        """The arm that the inner policy prefers to the incumbent on this row's question; None without such an arm."""
         arms = sorted(self.inner.seen)
         if self.incumbent not in arms or len(arms) < 2:
             return None
@@ -469,5 +469,5 @@ class ConservativePolicy(HasParams):
 
 
 def learner_of(policy: Policy) -> Policy:
-    """The policy that learns: the one inside a safe start, or the policy itself."""
+    """The policy that learns: the inner policy of a safe start, else the policy itself."""
     return policy.inner if isinstance(policy, ConservativePolicy) else policy

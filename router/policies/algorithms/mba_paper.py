@@ -35,7 +35,7 @@ TABLES: Final[Mapping[str, Mapping[str, float]]] = {
     "multi_paper": {"no_retrieval": 4.3, "single_step": 2.3, "multi_step": 1.15},
     "multi_code": {"no_retrieval": 4.49, "single_step": 2.3, "multi_step": 2.1},
 }
-#: preset of a reward that `MbaPaper.table_reward` made
+#: `Reward.preset` of a reward from `MbaPaper.table_reward`
 PRINTED: Final = "printed"
 #: rows with a larger absolute reward are refused
 _MOST: Final = 1e6
@@ -71,7 +71,7 @@ class MbaPaper(PerQuestionPolicy):
     example: ClassVar[Mapping[str, Json]] = EXAMPLE | {"total": 30, "floor": 1e-4}
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"text"})
     deterministic: ClassVar[bool] = True
-    #: the paper's draw has no floor besides epsilon / K, so passes over tables give it none
+    #: the paper's draw has no floor besides epsilon / K, so passes over tables use no other floor
     without_floors: ClassVar[bool] = True
 
     def __init__(self, **params: Json) -> None:

@@ -25,13 +25,13 @@ from ragbandit.shared.types import ArmName, Json, Update
 
 #: maximum number of imported questions that the policy is asked about; each takes as long as a decision
 MOST_ASKED: Final = 1000
-#: smallest number of observations for `bound`, and its distance from their mean in standard errors
+#: smallest number of observations for `bound`, and distance of `bound` from their mean, in standard errors
 _LEAST: Final = 10
 _ERRORS: Final = 1.0
 
 
 class PairedGains:
-    """The observations, and the question whose rows are being learned."""
+    """The observed gains, and the question whose rows are being learned."""
 
     def __init__(self, incumbent: ArmName) -> None:
         self.incumbent = incumbent
@@ -60,8 +60,8 @@ class PairedGains:
     def learn(self, update: Update, *, question: str, preferred: ArmName | None, reward: float, rows: float) -> None:
         """Take an observation from a row that the policy has learned, if the row completes one.
 
-        preferred: the arm that the policy preferred before, if the row opens a question. reward: the row's reward at
-        the weight of the account. rows: weight of the row
+        preferred: the arm that the policy preferred before it learned the row, if the row opens a question. reward: the
+        row's reward at the weight of the account. rows: weight of the row
         """
         if self.opens(question):
             self.asked += 1
@@ -89,7 +89,7 @@ class PairedGains:
 def imported_question_key(update: Update, *, context: bool) -> str:
     """Key of an imported row's question; "" for other rows, and if nothing of the question is stored.
 
-    It is made from the features if there are any, since a ledger is read without texts for policies that need none.
+    The key is made from the features if the row has any, since policies that need no texts get rows without texts.
     context: whether the policy learns from the context
     """
     text = update.query.text.encode("utf-8", "surrogatepass")

@@ -44,7 +44,7 @@ class Reader:
     def __init__(self, folder: Path, *, sha256: str, device: str, reading: ReadingParams) -> None:
         self.folder, self.device = folder, device
         self.reading = reading
-        with self.lock_torch(seed=0):  # fixed, because layers that the checkpoint lacks must be equal in all processes
+        with self.lock_torch(seed=0):  # layers that the checkpoint lacks must be equal in all processes
             module = load_encoder(folder, field=MODEL, attn_implementation="eager")
             self.module = module.float().to(device).eval()
         config = self.module.config

@@ -11,11 +11,11 @@ from ragbandit.shared.errors import InvalidInput
 
 
 class Encoder(Protocol):
-    #: features per question, d
+    #: number of features of a question, d
     dimension: int
     #: sha256 of weights, tokenizer, pooling and precision: encoders with equal hashes give equal features
     hash: str
-    #: origin of the weights, for the log
+    #: where the weights come from, for the log
     source: str
 
     def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
@@ -51,5 +51,5 @@ class WrappingEncoder:
         self.hash = encoder.hash
         self.source = encoder.source
         self.origin = getattr(encoder, "origin", None)
-        #: whether encoding a question takes no noticeable time
+        #: whether encoding takes too little time to cache features
         self.is_immediate: bool = getattr(encoder, "is_immediate", False)

@@ -106,7 +106,7 @@ class DistilBertEncoder:
         self.precision = self._forward.precision
         self.hash = hashes[self.precision]
         if self.precision == "int8":
-            self._fix_ranges(reference.questions[::5], cache=cache)  # every fifth question is enough
+            self._fix_ranges(reference.questions[::5], cache=cache)  # every fifth one is enough
 
         build = partial(self._fit, reference, seed=seed)
         self._projection = Projection.of(cached_arrays("projection", self.hash, build=build, cache=cache))
@@ -117,7 +117,7 @@ class DistilBertEncoder:
 
     def _hashes(self, *, weights: str, reference: str, seed: int) -> dict[str, str]:
         """The encoder's hash in each precision. weights: their sha256. reference: text of the reference questions."""
-        recipe = {  # everything that the features depend on, except precision and device
+        recipe = {  # features depend on these values, on the precision and on the device
             "recipe": _RECIPE,
             "layers": self._forward.layers,
             "dimension": self.dimension,
@@ -152,7 +152,7 @@ class DistilBertEncoder:
         if not texts:
             return np.zeros((0, self.dimension), dtype=np.float32)
         product = self._submit(texts, run=self._forward.project)
-        counts = lexical_features(texts)  # while the encoder's thread computes
+        counts = lexical_features(texts)  # lexical counts are computed while the encoder's thread runs
         return self._projection.features(product.result(), counts=counts, dimension=self.dimension)
 
     def _submit(self, texts: Sequence[str], *, run: Callable[[TokenBatch], Array]) -> "Future[Array]":

@@ -29,7 +29,7 @@ _CUES: Final = (
     "who what when where which how why whose is are did does was first both same or older earlier more born director "
     "film of_the that"
 )
-#: words and phrases with one lexical count each: 1 if the question contains the words (capitals do not count), else 0
+#: words and phrases with one lexical count each: 1 if the question contains the words in any case of letters, else 0
 CUES: Final = tuple(cue.replace("_", " ") for cue in _CUES.split())
 _FIRST_COUNTS: Final = (
     "log words, log characters, capitalised words, share capitalised, digits, question mark, capital first, commas, "
@@ -71,7 +71,7 @@ def lexical_features(texts: Sequence[str]) -> npt.NDArray[np.float64]:
 def _raw_counts(text: str) -> tuple[int, ...]:
     """The lexical counts, without the counts of CUES, before the division by the number of words and the log scale."""
     tokens = text.split()
-    capitalised = sum([token[0].isupper() for token in tokens[1:]])  # sentences begin with a capital anyway
+    capitalised = sum([token[0].isupper() for token in tokens[1:]])  # every sentence begins with a capital
     return (
         len(tokens),
         len(text),
@@ -244,7 +244,7 @@ def references() -> References:
     columns: dict[str, list[bool]] = {}
     for key in sorted(rows[0].keys() - {"question"}):
         values = sorted({row[key] for row in rows})
-        if isinstance(values[0], int):  # every number above the least one is a label: "at least this much"
+        if isinstance(values[0], int):  # labels: whether the number is at least this value
             columns |= {f"{key} >= {value}": [row[key] >= value for row in rows] for value in values[1:]}
         else:
             columns |= {f"{key} = {value}": [row[key] == value for row in rows] for value in values}

@@ -24,7 +24,7 @@ from ragbandit.router.encoders.features import (
 )
 from ragbandit.shared.errors import ConfigError
 
-#: smallest number of features: five kinds, one of hashed words, two lengths (see `features`)
+#: smallest number of features: five of kinds, one of hashed words, two lengths (see `features`)
 LEAST: Final = 8
 #: part of the encoder's hash; raise the version if the arithmetic changes
 _RECIPE: Final = "hashing v2: style as states, hashed words as sketch"

@@ -54,7 +54,7 @@ class Int8Linear:
             self._packed = torch.ops.onednn.qlinear_prepack(integers.to(torch.int8), None)
             self._zeros = torch.zeros(len(self._scales), dtype=torch.int32)
             exact = self._is_exact()
-        except (AttributeError, RuntimeError, TypeError):  # these functions of torch are not public
+        except (AttributeError, RuntimeError, TypeError):  # private functions of torch
             exact = False
         self._run = self._multiply if exact else self._emulate
         if exact:

@@ -185,7 +185,7 @@ def _model_at(path: Path, *, setting: str) -> Path:
 
 
 def _from_hub_cache(name: str) -> tuple[Path | None, str]:
-    """Returns (folder, its origin in words), or (None, why there is no folder). So does `_from_hub`."""
+    """Returns (folder, origin of the folder in words), or (None, why there is no folder), as `_from_hub` does."""
     hub = required_module("huggingface_hub", extra="models")
     constants = importlib.import_module("huggingface_hub.constants")
     # snapshot_download is skipped if possible, because its import takes a tenth of a second.

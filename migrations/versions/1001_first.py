@@ -43,5 +43,5 @@ def upgrade() -> None:
         op.create_index(name, table, columns, sqlite_where=condition, postgresql_where=condition)
     for statement in _APPEND_ONLY[op.get_bind().dialect.name]:
         op.execute(statement)
-    # A column added to Alembic's table: the largest `oldest_code` of the migrations that ran. Older code must not run.
+    # A column in Alembic's table: the largest `oldest_code` of the migrations that ran. Older code must not run.
     op.add_column("alembic_version", Column("code_from", String(32)))

@@ -1,4 +1,4 @@
-"""Partial indexes of `waiting` and `jobs`. Answers without feedback and jobs claimed at once have no entry in them."""
+"""Partial indexes of `waiting` and `jobs`, without entries of answers without feedback and of jobs claimed at once."""
 
 from alembic import op
 
@@ -13,6 +13,6 @@ def upgrade() -> None:
     for index in (*waiting.indexes, *jobs.indexes):
         if index.info.get("since") == revision:
             index.create(op.get_bind())
-    # Last, since PostgreSQL then blocks readers of the table until the end of the transaction.
+    # Last, since PostgreSQL blocks readers of a table from here to the end of the transaction.
     for name, table in (("waiting_ready", "waiting"), ("jobs_made_at", "jobs"), ("jobs_tenant", "jobs")):
         op.drop_index(name, table)

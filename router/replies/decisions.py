@@ -24,7 +24,7 @@ def decision_json(decision: Decision) -> reply_types.DecisionFields:
 
 
 def route_json(decision: Decision, *, seconds: float) -> reply_types.RouteReply:
-    """The reply of /v1/route. seconds: time that it took to decide and commit."""
+    """The reply of /v1/route. seconds: time of deciding and committing."""
     reply = cast(reply_types.RouteReply, {"route_ms": round(seconds * 1000, 3), **decision_json(decision)})
     if decision.query.asked is not None:
         reply["question"] = decision.query.text
@@ -43,7 +43,7 @@ def failover_json(failed: FailedArm) -> dict[str, Any]:
 
 
 def limits_json(limits: Iterable[SpendLimit]) -> list[reply_types.LimitReply]:
-    """Limits of a session and a task, with what was left of them before this turn."""
+    """Limits of a session and a task, with the turns and dollars that were left before this turn."""
     return [
         cast(
             reply_types.LimitReply,

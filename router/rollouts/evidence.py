@@ -14,7 +14,7 @@ from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.types import PolicyVersion
 
-#: a version is faulty if it gave no usable pmf for this share of the decisions or more, and for _LEAST_FAULTS or more
+#: a version is faulty if it gave no usable pmf for at least this share of the decisions, and _LEAST_FAULTS times
 _FAULTS: Final = 0.05
 _LEAST_FAULTS: Final = 20
 
@@ -30,7 +30,7 @@ class Evidence:
     sample: Sample | None
     """The sample that was read; null if every decision was read."""
     left_out: Mapping[str, int]
-    """Reason -> number of decisions that do not count."""
+    """Reason -> number of decisions that the comparison leaves out."""
 
 
 def evidence_on(database: Database, version: PolicyVersion, *, now: float) -> Evidence | None:

@@ -21,12 +21,12 @@ class PolicyList:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VersionDetail(PolicyVersion):
-    """A version with the evidence on it."""
+    """A version, and the evidence on it."""
 
     possible: tuple[Verb, ...]
-    """Actions that its state allows."""
+    """Actions that the state of the version allows."""
     evidence: Evidence | None
-    """The evidence since it entered shadow; null in other states."""
+    """The evidence since the version entered shadow; null in other states."""
 
 
 def list_versions(database: Database, *, base: PolicyLabel) -> PolicyList:

@@ -110,7 +110,7 @@ def perform(database: Database, act: Act, *, settings: RolloutSettings) -> Polic
         with database.read() as connection:
             version = store.version_named(connection, act.name, base=act.base)
         evidence = evidence_on(database, version, now=act.now)
-        if act.revision is None:  # the evidence is that of this revision
+        if act.revision is None:  # the evidence was computed for this revision
             act = replace(act, revision=version.revision)
     with database.write() as connection:
         store.lock_versions(connection, base=act.base)
@@ -166,7 +166,7 @@ class _Move:
     version: PolicyVersion
     act: Act
     settings: RolloutSettings
-    evidence: Evidence | None  #: None unless the action is a promotion that is not forced
+    evidence: Evidence | None  #: evidence for a promotion; None if it is forced, and for other actions
 
     def shadow(self) -> PolicyVersion:
         others = [version.name for version in self._others("shadow")]

@@ -158,7 +158,7 @@ def serves_prices(policy: Policy) -> bool:
 
 
 def needs_every_arm(policy: TableTrained) -> bool:
-    """Whether the policy's table needs every configured arm (attribute `needs_every_arm`); False if params name arms."""
+    """Whether the policy's table needs every configured arm (attribute `needs_every_arm`), as params name no arm."""
     return bool(getattr(policy, "needs_every_arm", False))
 
 

@@ -51,7 +51,7 @@ _WIDEST: Final = 0.7
 #: arms tie in a sample if their rewards differ by less than this, so that rounding does not decide
 _TIE: Final = 1e-7
 _QUALITY: Final = 0.5
-#: model -> its prior weight up to a factor; the weight of "product" is small, so a useless context harms little at first
+#: model -> prior weight up to a factor; the weight of "product" is small, so a useless context harms little at first
 _MODELS: Final = {"short": 1.0, "question": 1.0, POOLED: 0.1}
 _MODELS_WITH_CONTEXT: Final = {"short": 1.0, "question": 0.5, "context": 0.5, "product": 0.02, POOLED: 0.1}
 #: prior weights of the models of linucb with a context; the first model gives the widths, and reads the context

@@ -45,7 +45,7 @@ def codings_of(header: str) -> list[str]:
     names = [name.strip().removeprefix("x-") for name in header.lower().split(",")]
     codings = [name for name in names if name not in ("", "identity")]
     if len(codings) > len(_DECODERS) or not _DECODERS.keys() >= set(codings):
-        remedy = f"use one of {', '.join(_DECODERS)}, or send the body plain"
+        remedy = f"use one of {', '.join(_DECODERS)}, or send the body unpacked"
         raise UnknownCoding(f"a body in {header!r:.80} is not read", field="Content-Encoding", remedy=remedy)
     return codings
 
@@ -58,7 +58,7 @@ def unpack_body(data: bytes, *, codings: Sequence[str], most: int) -> bytes:
             data = _first_bytes(data, make=_DECODERS[coding], most=limit + 1)
         except Exception as error:  # each library has its own errors
             message = f"the body is not whole {coding}: {str(error)[:100]}"
-            raise Malformed(message, field="Content-Encoding", remedy="send the body plain") from error
+            raise Malformed(message, field="Content-Encoding", remedy="send the body unpacked") from error
         if len(data) > limit:
             raise HTTPException(413)
     return data

@@ -90,7 +90,7 @@ def exit_on_error() -> Iterator[None]:
             raise
         _fail(missing)
     except MemoryError:
-        _fail(InvalidInput("there is not enough memory for this", remedy="give it less at a time, or more memory"))
+        _fail(InvalidInput("there is not enough memory for this", remedy="read less data at a time, or add memory"))
     except OSError as error:
         # numpy reports a full disk as "n requested and m written", without errno
         full = error.errno in (errno.ENOSPC, errno.EDQUOT) or str(error).endswith(" written")

@@ -182,6 +182,6 @@ def budget_refusal(budget: DollarBudget, *, now: float) -> BudgetSpent:
     return BudgetSpent(
         f"{spender} has spent its {budget.dollars:g} dollars of the {budget.period} (UTC), which ends at {moment(end)}",
         field="tenant" if budget.spender.kind == "tenant" else None,
-        remedy=f"wait until then, or have {budget.setting} raised",
+        remedy=f"wait until then, or ask the operator to raise {budget.setting}",
         retry_after_s=end - now,
     )

@@ -128,8 +128,8 @@ def no_arm_error(
     able = "; ".join(_in_words(arm, ability=passing.get(arm)) for arm in lacking)
     message = f"no arm can answer this request: it needs {needs}"
     message += f", for some {query.sent.tokens} tokens" if _CONTEXT in needs else ""
-    remedy = "leave that out, name another model, or configure an arm of the class model whose generator.supports"
-    return UnmetNeed(f"{message} ({able})", field=field, remedy=f"{remedy}, effort or context_tokens have it")
+    remedy = "leave that out, name another model, or configure an arm of the class model that has it: set"
+    return UnmetNeed(f"{message} ({able})", field=field, remedy=f"{remedy} generator.supports, effort, context_tokens")
 
 
 def without_chat(query: Query) -> Query:

@@ -211,7 +211,7 @@ class RouteTable:
         return sorted({one.method for one in found if not (without_names and one.path.endswith("}"))})
 
     def is_for_programs(self, path: str) -> bool:
-        """Whether only programs call the endpoints of a path; True if there are none, so that a page can read why."""
+        """Whether only programs call the endpoints of a path; True if there are none, so that a page can read a 404."""
         return not is_page(path) and all(endpoint.rule.is_for_programs for endpoint in self._endpoints(path))
 
     def _endpoints(self, path: str) -> list[Endpoint]:

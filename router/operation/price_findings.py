@@ -33,7 +33,7 @@ def findings_of_prices(settings: "Settings", *, database: "Database | None" = No
     that caps nothing; a charged cost that is equal for all arms.
 
     database: store with the newest answers, which show the servers that report a price, and with keys, which may have
-        budgets; None to check only the settings
+    budgets; None to check only the settings
     """
     charged = {term for term, price in settings.reward.cost.items() if price > 0.0 and settings.reward.weight > 0.0}
     if charged == {"steps"} and len(settings.arms) > 1 and _takes_no_step(settings.arms):

@@ -95,8 +95,8 @@ def read_chat(
     at: name of the parameter that has the messages, for errors.
     skip: number of messages that come before the parameter's messages.
     passed: whether an arm of this service passes chats on to a model. If so, long texts of `turns` are shortened, and a
-        chat needs such an arm (CHAT) if only a model can read it, or if it does not end with a question. Otherwise a
-        chat that only a model can read is refused.
+    chat needs such an arm (CHAT) if only a model can read it, or if it does not end with a question. Otherwise a chat
+    that only a model can read is refused.
     others: the parameters as the client sent them, for the hash, if those of `sent` were converted.
     encoding: JSON of the body from which `sent` was converted; None unless its characters were checked.
     """

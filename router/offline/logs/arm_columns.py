@@ -26,7 +26,7 @@ from ragbandit.router.offline.logs.table_values import (
 )
 from ragbandit.shared.errors import InvalidInput
 
-#: keys from the record to a value; a single one is the name of a column
+#: keys that lead from the record to a value; a path of one key is the name of a column
 Path = tuple[str, ...]
 #: our key -> names of its columns, in addition to USUAL, that only wide tables of benchmarks have
 _MORE: Final[Mapping[str, Sequence[str]]] = {

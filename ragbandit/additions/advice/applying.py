@@ -50,7 +50,10 @@ def apply_advice(
     encoder: Encoder,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Let the policy learn rows that are not from the store. apply: whether to set the incumbent in the file, too."""
+    """Let the policy learn the rows, unless they come from the store. Returns facts about the changes.
+
+    apply: whether to write the incumbent and the holdback into the configuration file, too.
+    """
     details: dict[str, Any] = {}
     common: dict[str, Any] = {"ledger": ledger, "settings": settings, "encoder": encoder}
     if material.origin != STORE:
@@ -70,7 +73,7 @@ def set_incumbent(
 
     The share of a configured holdback stays; otherwise it is computed.
 
-    settings: the settings in use. file: their file; None without a file. Raises StoreError and SnapshotError.
+    settings: the settings in use. file: their file; None if they have no file. Raises StoreError and SnapshotError.
     """
     arm, configured = advice.best, settings.policy.holdback
     routed = 1.0 - advice.shares.get(ArmName(arm), 0.0)
@@ -87,15 +90,15 @@ def set_incumbent(
         make_learner(served, ledger).prepare(encoder_hash=encoder.hash)
 
     try:
-        prepare(with_changes(settings, {"policy": policy}))  # also for a user who adds the line
-        # `read_text` would change the ends of lines.
+        prepare(with_changes(settings, {"policy": policy}))  # also before a user adds the line by hand
+        # `read_text` would change the line endings.
         changed = None if file is None else edit_policy(read_file(file).decode("utf-8"), policy)
         if file is None or changed is None:
             return (f"not set, since no safe change of {file or 'a file'} was found; add to it: {line}",)
         with atomic_file(file.resolve(), durable=True) as new_file:
             new_file.write_bytes(changed.encode("utf-8"))
             shutil.copymode(file, new_file)
-            prepare(load(new_file).settings)  # the environment may set more
+            prepare(load(new_file).settings)  # environment variables may change what the file sets
     except ConfigError as error:
         return (f"not set: {error}",)
     except OSError as error:
@@ -116,7 +119,7 @@ def _traffic(ledger: Ledger, *, arm: str) -> Traffic:
 
 
 def edit_policy(text: str, policy: Mapping[str, Json]) -> str | None:
-    """Set these values in `policy`, and change nothing else in the YAML text. None if the text cannot be edited so."""
+    """Set these values in the section `policy` of a YAML text, and change nothing else. Returns None if that fails."""
     try:
         tree = parse_yaml(text) or {}
         wanted = {"policy": {**(tree.get("policy") or {}), **policy}}
@@ -135,7 +138,7 @@ def edit_policy(text: str, policy: Mapping[str, Json]) -> str | None:
         if "\r\n" in text:
             changed = changed.replace("\r\n", "\n").replace("\n", "\r\n")
         return changed if parse_yaml(changed) == {**tree, **wanted} else None
-    except (ValueError, yaml.YAMLError, AttributeError, TypeError, IndexError):  # a form of YAML that `_edits` lacks
+    except (ValueError, yaml.YAMLError, AttributeError, TypeError, IndexError):  # YAML that `_edits` cannot edit
         return None
 
 
@@ -146,7 +149,7 @@ def _edits(text: str, node: Any, *, wanted: Any, present: Any) -> Iterator[tuple
     for name in changes.keys() & entries.keys():
         (key, old), value = entries[name], changes.pop(name)
         start, end = old.start_mark.index, old.end_mark.index
-        if start < key.end_mark.index:  # an alias, whose node is elsewhere
+        if start < key.end_mark.index:  # an alias: its node is where the anchor stands
             start, end = next(re.compile(r"\*[^\s,\]}]+").finditer(text, key.end_mark.index)).span()
         elif isinstance(old, yaml.MappingNode) and old.value:
             yield from _edits(text, old, wanted=value, present=present[name])

@@ -38,19 +38,19 @@ _PARTIAL: Final = "the log has the probability of the drawn arm only: log the pr
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gains:
-    questions: int  #: number of questions in the comparison
+    questions: int  #: number of compared questions, or of logged decisions if replay estimates the gains
     on: str = ""  #: description of these questions
-    best: str = ""  #: fixed arm with the highest mean reward
+    best: str = ""  #: fixed arm with the highest mean reward, among the arms that can be judged
     #: comparisons of routing with each fixed arm, the best arm first; arms that cannot be judged are last
     comparisons: tuple[Comparison, ...] = ()
     #: arm -> share of the questions that routing sends to it, in [0, 1]
     shares: Mapping[ArmName, float] = field(default_factory=dict)
-    frontier: tuple[FrontierPoint, ...] = ()  #: the fixed arms, and routing
+    frontier: tuple[FrontierPoint, ...] = ()  #: quality and cost of the fixed arms, and of routing
     kinds: tuple[QuestionKind, ...] = ()  #: kinds of questions, and the arms that routing chooses for them
     kinds_of: str = ""  #: how well the kinds tell the questions apart
     notes: tuple[str, ...] = ()
     untried: Mapping[ArmName, str] = field(default_factory=dict)  #: arm that the log cannot judge -> the reason
-    #: routing's choices by label, if every arm answered the questions, else None
+    #: routing's choices by label; None unless every arm answered the questions and the quality of its answers is known
     confusion: Confusion | None = None
 
 
@@ -98,7 +98,7 @@ def gains_on_outcomes(
         gains.append(paired(ROUTING, f"always {arm}", second_arm=arm, ours=ours, theirs=theirs, **common))
     queries = outcomes.queries
     confusion = None
-    if outcomes.rows[0].reward.has_parts:  # else no quality is known, and so no right answer
+    if outcomes.rows[0].reward.has_parts:  # without parts, neither quality nor right answers are known
         labels = labels_of(outcomes.values["quality"][:, columns], cost=outcomes.values["cost"][:, columns])
         confusion = confusion_of(chosen, labels=labels, arms=complete)
     rewards = outcomes.values["reward"][:, columns]
@@ -123,7 +123,7 @@ def gains_on_draws(
     folds: int,
     progress: Progress,
 ) -> Gains | Sequence[str]:
-    """Gains that replay estimates from `rows`, which are the last rows of the log; or the faults of a wrong log."""
+    """Returns the gains that replay estimates from `rows`, the last rows of the log; or the faults of a wrong log."""
     drawn = memory_log_of(rows, source=log.opened.described)
     columns = [log.log.arms.index(arm) for arm in drawn.log.arms]
     routed = {ROUTING: pmf[-len(rows) :][:, columns]}

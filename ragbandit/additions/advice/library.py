@@ -32,8 +32,9 @@ def advise(
 
     Stored answers are reused. pipelines: arm -> function of the question that returns a text, (text, cost) or
     a mapping with `answer`, `steps` and `cost`. questions: question -> right answers, rows of `question` and
-    `answers`, or a JSONL file. budget: most dollars. apply: let the policy learn the outcomes for this router, and
-    write the best arm as incumbent and holdback for the next one. Raises InvalidInput, ConfigError.
+    `answers`, or a JSONL file. budget: most dollars that the answers may cost. apply: let this router's policy learn
+    the outcomes, and write the best arm as incumbent and holdback into its file, for the next router. Raises
+    InvalidInput, ConfigError.
     """
     check_type(pipelines, Mapping, field="pipelines", wanted="a mapping of names to functions")
     budget = None if budget is None else checked_number(budget, field="budget")

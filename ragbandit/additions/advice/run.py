@@ -51,7 +51,8 @@ class AdviceRun:
     def finish(self, questions: Path, *, run: RunOptions, learns: bool) -> tuple[dict[str, Any], WarmRows, Advice]:
         """Run the arms. Returns (facts, rows, verdict on these rows). Ctrl-C ends the run early.
 
-        Raises InvalidInput, before an arm is asked if there are fewer questions than folds.
+        Raises InvalidInput if there are fewer questions than folds (before any arm is asked), or if no question was
+        answered by every arm.
         """
         settings = self.outcomes.settings
         rows = self._rows(questions, options=run)
@@ -111,7 +112,7 @@ class AdviceRun:
         )
 
     def _is_known(self, file: Path, records: list[dict[str, Json]], *, ask: Criteria) -> bool:
-        """Whether these records suffice for a verdict."""
+        """Write the records to `file`. Returns whether they suffice for a verdict."""
         write_records(file, [*records])  # a copy, because concurrent answers add records
         material = self.outcomes.read_log(file, skip_bad=False)
         return self._advice(material, ask=ask).verdict != "not enough"

@@ -60,7 +60,7 @@ class Criteria:
 class Advice(Gains):
     verdict: Kind
     sentence: str = ""
-    missing: str | None = None  #: evidence missing for the verdict route or fix; None with a verdict
+    missing: str | None = None  #: missing evidence; None if the verdict is route or fix
     progress: float = 1.0  #: share of the evidence for a verdict that exists, in [0, 1]
     ask: Criteria = field(default_factory=Criteria)
 
@@ -88,7 +88,7 @@ def advice_of(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Adviser:
-    policy: Policy  #: untrained; copies with its params learn
+    policy: Policy  #: untrained policy; new policies with its params learn the folds
     settings: Settings
     ask: Criteria
     progress: Progress

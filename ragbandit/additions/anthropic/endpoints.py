@@ -33,7 +33,7 @@ _PASSED_HEADERS: Final = (VERSION, "anthropic-beta")
 
 
 class MessagesBody(OpenAIBody):
-    """A request for a message. Arms that speak Anthropic's Messages get all other parameters too."""
+    """A request for a message. Arms whose generator is `anthropic` also get parameters that are not listed here."""
 
     model_config = configured(
         model="auto", max_tokens=1024, messages=[{"role": "user", "content": "Who wrote Dracula?"}]
@@ -71,7 +71,8 @@ class Messages(ChatDoor[MessagesBody]):
         if foreign:
             chat = replace(chat, sent=replace(chat.sent, needs=(*chat.sent.needs, NEED)))
         headers = {name: request.headers[name] for name in _PASSED_HEADERS if name in request.headers}
-        read = {"metadata": fields.get("metadata"), "max_tokens": chat.fields.get("max_tokens")}  # a whole number
+        # `read_chat` has made `max_tokens` a whole number.
+        read = {"metadata": fields.get("metadata"), "max_tokens": chat.fields.get("max_tokens")}
         fields = {name: value for name, value in fields.items() if name not in read}
         fields |= {name: value for name, value in read.items() if value is not None}
         conversation = Conversation(fields=fields, dialect=DIALECT, headers=headers, encoding=encoding)

@@ -17,7 +17,7 @@ from ragbandit.router.api.openai.errors import as_openai_error
 from ragbandit.router.api.request_state import request_state
 from ragbandit.router.api.schemas.responses import JsonReply, object_description
 
-#: paths of Anthropic's interface, with any base URL. The group `shared` are paths of other interfaces too
+#: paths of Anthropic's interface, with any base URL. Paths with the group `shared` also belong to other interfaces
 _PATHS: Final = re.compile(
     r"(/v\d|/api|/anthropic)*/(messages|complete|(?P<shared>models|files|skills|organizations))(/.*)?", re.DOTALL
 )
@@ -48,7 +48,7 @@ def anthropic_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapp
     """The reply to an error on a path of Anthropic. It asks clients not to repeat a request that failed with 500."""
     status, body = as_openai_error(status, error)
     retry = {"x-should-retry": "false"} if status == 500 else {}
-    status = 529 if body["error"]["code"] == "upstream_overloaded" else status  # the status that Anthropic has for it
+    status = 529 if body["error"]["code"] == "upstream_overloaded" else status  # Anthropic's status for an overload
     event = error_event(body["error"], status=status)
     return JsonReply({**event, "request_id": request_state(scope).request_id}, status, {**retry, **(headers or {})})
 

@@ -27,8 +27,8 @@ _HEADERS: Final = {"anthropic-version": "2023-06-01", "accept-encoding": "identi
 class AnthropicGenerator(ChatGenerator):
     """Calls a model behind Anthropic's Messages; only the form of requests and replies differs from ChatGenerator.
 
-    A request that came in this form is sent as it came, with the client's headers for versions and betas, but without
-    thoughts that no model of Anthropic has signed.
+    A request that came in this form is not converted: it is sent with the client's headers for versions and betas, but
+    without thoughts that no model of Anthropic has signed.
     """
 
     provider = AnthropicOptions.provider
@@ -47,19 +47,20 @@ class AnthropicGenerator(ChatGenerator):
     def chat_fields(
         self, request: Request, *, sent: Conversation, streams: bool
     ) -> tuple[dict[str, Any], list[str], RequestChanges]:
-        """See `ChatGenerator.chat_fields`."""
+        """Returns (fields for the server, fields of the conversation that they lack, changes to fit the server)."""
         options, fitted = self._options, RequestChanges(same=UnchangedTools(sent.encoding, self._known_tools))
         ignored = not_passed(sent, options=options)
         if sent.dialect == DIALECT:
             kept = passed_conversation(sent, ignored=ignored, effort=request.effort)
             body = {"max_tokens": options.max_tokens, **without_thoughts(kept.fields, keeps=is_signed)}
-            if "reasoning_effort" in body:  # the effort of an arm
+            if "reasoning_effort" in body:  # set by an arm
                 config = {"effort": body.pop("reasoning_effort"), **object_in(body, "output_config")}
                 body = {"thinking": {"type": "adaptive"}, **body, "output_config": config}
         else:
             read = {*CONVERTED, *ignored}
             ignored += [name for name in sent.fields if name not in read]
-            if object_in(sent.fields, "response_format").get("type") == "json_object":  # Messages have only schemas
+            # Messages can ask for JSON only with a schema.
+            if object_in(sent.fields, "response_format").get("type") == "json_object":
                 ignored.append("response_format")
             more: Any = {"is_limit_named": request.is_limit_named, "effort": request.effort}
             chat = chat_body(sent, options=options, **more)

@@ -15,7 +15,7 @@ from ragbandit.shared.model_servers.token_usage import count_of
 from ragbandit.shared.reading.fields import flat_text, objects_in
 from ragbandit.shared.types import Decision, DeltaPiece, Outcome, StatusNote, TextPiece, spoken_answer
 
-#: text of a block -> type of the events with its pieces
+#: field of a block -> type of the deltas with pieces of the field's text
 _DELTAS: Final = {"text": "text_delta", "thinking": "thinking_delta", "signature": "signature_delta"}
 
 
@@ -79,14 +79,14 @@ class MessageStream:
         delta, blocks = event.delta, whole_blocks(event.delta)
         thoughts = thoughts_of(delta)
         if self._kind != "thinking" and any(block.get("thinking") for block in blocks):
-            thoughts = ""  # a whole reply has them in its blocks, too
+            thoughts = ""  # a whole reply repeats its thoughts in its blocks
         self._pending += blocks
         events = [
             *self._piece_events("thinking", thoughts),
             *self._text_events(),
             *self._text_events(flat_text(delta.get("refusal"))),
         ]
-        if not events and time.monotonic() > self._ping_at:  # a long call, whose events come at the end
+        if not events and time.monotonic() > self._ping_at:  # the events of a long tool call are sent at the end
             self._ping_at = time.monotonic() + PING_S
             return [*self._start_events(), _event("ping")]
         return events

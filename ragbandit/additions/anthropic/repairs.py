@@ -13,7 +13,10 @@ _BUDGET: Final = re.compile(r"thinking\.type|thinking\.budget_tokens|budget_toke
 
 
 def thinking_by_effort(body: Mapping[str, Any], message: str) -> RepairedRequest | None:
-    """The request with adaptive thinking and an effort in place of a budget, for models that take no budget."""
+    """The request with adaptive thinking and an effort in place of a budget, for models that take no budget.
+
+    message: a server's reason for a refusal. Returns None if it does not refuse the budget.
+    """
     thinking, config = object_in(body, "thinking"), object_in(body, "output_config")
     is_asked = "adaptive" in message.lower() and _BUDGET.search(message)
     if thinking.get("type") != "enabled" or not is_asked:

@@ -20,7 +20,7 @@ class AnthropicOptions(OpenAiOptions):
     key_headers: ClassVar[tuple[str, ...]] = ("authorization", "x-api-key")
     base_url_env: ClassVar[str] = "ANTHROPIC_BASE_URL"
 
-    #: endpoint of the server, /v1/messages
+    #: endpoint of the server that is called: "chat" is /v1/messages
     api: Literal["chat"] = "chat"
     #: kind of the server, which decides how a request is fitted to it; null is "anthropic"
     kind: Literal["anthropic"] | None = None

@@ -129,7 +129,8 @@ class Cascade(ParamsArm[CascadeParams], CompositeArm):
 
         The trace's branch "first_answer" names the condition that holds, or "it stands". While the second arm answers,
         the first answer is the draft. If the second arm fails, the first answer is given with the stop reason
-        SECOND_FAILED, unless `keep` is False; the trace has the failure.
+        SECOND_FAILED, and the trace has the failure. Raises ArmFailed instead if `keep` is False, if the first answer
+        is missing or blank, or if the second arm has sent text.
         """
         if not self.parts:
             raise ArmFailed(f"the arms of the cascade {self.name} are not set", remedy="call the cascade's method bind")
@@ -201,7 +202,7 @@ class Cascade(ParamsArm[CascadeParams], CompositeArm):
     async def _grade(self, judge: Grader, question: str, *, answer: str, run: Run) -> float:
         sources = tuple(run.shown.values())
         with _sub_run(run, generator=judge.generator, retriever=run.retriever, stream=AnswerStream()) as sub_run:
-            within, bill = _RunModel(sub_run), Account()  # the run counts the cost itself
+            within, bill = _RunModel(sub_run), Account()  # `bill` is not read, since the run counts the cost
             grade = await judge.score(question, answer=answer, sources=sources, bill=bill, generator=within)
         return grade.value
 

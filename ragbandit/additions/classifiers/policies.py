@@ -143,11 +143,13 @@ class TableClassifier(PerQuestionPolicy, ABC):
         super().restore(arrays, facts)
 
     def fit(self, rows: Sequence[TableRow], *, progress: BatchProgress = lambda _done, _total: None) -> dict[str, Json]:
-        """Train on rows with the outcome of every arm. Replaces an earlier training.
+        """Train on rows with the outcomes of arms. Replaces an earlier training.
 
-        Returns a report: the numbers of all, used, dropped (without a label) and inductive rows; the number of labels
-        of each arm; for each epoch the training loss, and loss and accuracy on held-out rows; and the best epoch.
-        Raises InvalidInput if fewer than two rows have a label.
+        Returns a report: the numbers of all, used, dropped (without a label), inductive and held-out rows; the number
+        of labels of each arm; for each epoch the training loss, and loss and accuracy on held-out rows; and the best
+        epoch.
+        Raises InvalidInput if fewer than two rows have a label, and ConfigError if a param names an arm that the table
+        lacks.
         """
         arms = tuple(dict.fromkeys(arm for row in rows for arm in row.correct))
         targets_of_rows = [self._target(row, arms=arms) if arms else None for row in rows]
@@ -233,9 +235,12 @@ class TableClassifier(PerQuestionPolicy, ABC):
         return self._measures(outputs, targets)[0]
 
     def save(self, folder: str | Path) -> str:
-        """Write the folder for the param `trained`. Returns a sha256. Raises InvalidInput before `fit`."""
+        """Write the folder for the param `trained`. Returns the sha256 of ragbandit.json.
+
+        Raises InvalidInput if the policy is untrained, and ConfigError if the folder cannot be written.
+        """
         if self._network is None:
-            raise InvalidInput("is not trained", field="policy", remedy="call `fit` before `save`")
+            raise InvalidInput("the policy is not trained", field="policy", remedy="call `fit` before `save`")
         target, reader = free_folder(folder), self._network.reader
         encoder = {name: weight.numpy(force=True) for name, weight in self._network.encoder.named_parameters()}
         values = self._network.arrays(rows=1)

@@ -40,7 +40,7 @@ class ExistingIndex(ElasticsearchRetriever):
             if self._search_by == "meaning" and not self._is_semantic:
                 made = encoder() if callable(encoder) else encoder
                 if made is None or made.width != self.meta["width"]:
-                    fault = f"{self.index!r} has vectors of {self.meta['width']} numbers, and the model others"
+                    fault = f"{self.index!r} has vectors of {self.meta['width']} numbers, and the model makes others"
                     remedy = "set retriever.model to the model that made these vectors"
                     raise ConfigError(fault, field="retriever.model", remedy=remedy)
                 self._encoder = made
@@ -59,7 +59,7 @@ class ExistingIndex(ElasticsearchRetriever):
             self._client.close()
 
     def _read(self) -> dict[str, Json]:
-        """Facts about the index. Raises ConfigError if a field is missing, or its type cannot be searched."""
+        """Facts about the index. Raises ConfigError if it or a field is missing, or the field cannot be searched."""
         mappings = self._client.indices.get_mapping(index=self.index).body
         if not mappings:
             raise self._unusable(f"no index is called {self.index!r}")

@@ -33,7 +33,7 @@ def _kind_of_search(settings: Settings, search: Literal["words", "meaning"]) -> 
 
     def make() -> "ElasticsearchRetriever":
         required_module("elasticsearch", extra="elasticsearch", field="retriever.name")
-        from ragbandit.additions.elasticsearch.retriever import ElasticsearchRetriever  # it loads the client
+        from ragbandit.additions.elasticsearch.retriever import ElasticsearchRetriever  # this import loads the client
 
         return ElasticsearchRetriever(server.url, api_key=os.environ.get(server.api_key_env) or None, **given)
 

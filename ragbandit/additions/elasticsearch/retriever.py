@@ -67,8 +67,9 @@ class ElasticsearchRetriever(Retriever):
     the alias, so searches see either all old or all new passages.
     search: "words" adds the BM25 scores of title and text, as in IRCoT and Adaptive-RAG. "meaning" finds approximate
     nearest neighbours of the query's vector, and needs an encoder.
-    timeout_s: timeout of a request, which the client sends up to three times if the server is busy or unreachable.
-    The server refuses a k above 10,000. Raises ConfigError for an invalid url.
+    timeout_s: timeout of a request, which the client sends up to three times if the server is busy or unreachable. A
+    build waits 30 seconds for each request instead, and sends it up to four times.
+    The server refuses a k above 10,000. Raises ConfigError for an invalid url or key.
     """
 
     #: passages, sha256, created_at, model, width and settings of the index
@@ -85,7 +86,7 @@ class ElasticsearchRetriever(Retriever):
     ) -> None:
         check_address(url, field="retriever.url", remedy=_URL_REMEDY)
         parts = urlsplit(url)
-        if parts.port is None:  # the client has no default, and addresses of Elastic's projects have no port
+        if parts.port is None:  # the client has no default port, and addresses of Elastic's projects have no port
             place = f"{parts.netloc.rstrip(':')}:{443 if parts.scheme == 'https' else 80}"
             url = parts._replace(netloc=place).geturl()
         self.index, self._url = index, url
@@ -277,7 +278,7 @@ class ElasticsearchRetriever(Retriever):
 
 
 class _Node(Urllib3HttpNode):  # type: ignore[misc] # its package has no types
-    """Asks by the rule of all other calls: through the proxy, and by the certificates, of shared/proxies.py."""
+    """Sends requests like all other calls: through the proxy and with the certificates of shared/proxies.py."""
 
     def __init__(self, config: NodeConfig) -> None:
         super().__init__(config)
@@ -290,7 +291,7 @@ class _Node(Urllib3HttpNode):  # type: ignore[misc] # its package has no types
         pools = urllib3.PoolManager(**options)
         if proxy.scheme:
             login = unquote(f"{proxy.username}:{proxy.password or ''}") if proxy.username else None
-            sent = login and login.encode().decode("latin-1")  # the bytes of UTF-8
+            sent = login and login.encode().decode("latin-1")  # so that the header has the bytes of UTF-8
             options |= {"proxy_headers": make_headers(proxy_basic_auth=sent)}
             pools = urllib3.ProxyManager(proxy.geturl(), proxy_ssl_context=options.get("ssl_context"), **options)
 
@@ -301,7 +302,7 @@ class _Node(Urllib3HttpNode):  # type: ignore[misc] # its package has no types
 
 
 def _sent_key(key: str | None) -> str | tuple[str, str] | None:
-    """The key in the client's form. Elastic shows it as one text, or as an id and a key with a colon in between."""
+    """The key in the client's form; None without a key. Elastic shows a key as one text, or as "id:key"."""
     key = (key or "").strip()
     remedy = "put the key into this variable as Elastic shows it, without a line break"
     check_header_value(key, what="the key of Elasticsearch", field="retriever.api_key_env", remedy=remedy)
@@ -315,8 +316,9 @@ def _not_ours(name: str) -> ConfigError:
 
 
 def _create(client: Elasticsearch, name: str, *, mappings: dict[str, Any]) -> None:
-    """Make an index with one shard, so that word frequencies and scores are computed over the whole corpus. Elastic's
-    serverless projects refuse the number, since they divide indexes themselves.
+    """Make an index with one shard, so that word frequencies and scores are computed over the whole corpus.
+
+    Elastic's serverless projects refuse a number of shards, so they get none: they divide indexes themselves.
     """
     settings: dict[str, Any] = {"refresh_interval": "-1"}
     try:
@@ -328,7 +330,7 @@ def _create(client: Elasticsearch, name: str, *, mappings: dict[str, Any]) -> No
 
 
 def _mappings(*, width: int | None) -> dict[str, Any]:
-    """width: number of components of a vector; None without vectors."""
+    """The mappings of a new index. width: number of components of a vector; None without vectors."""
     text = {"type": "text", "analyzer": "english"}
     fields: dict[str, Any] = {"id": _STORED, "url": _STORED, "title": text, "text": text}
     fields["number"] = {"type": "integer", "index": False}

@@ -12,13 +12,13 @@ class IndexFields(Section):
 
     #: the text of a passage, which is searched by words
     text: Annotated[str, Field(min_length=1)]
-    #: the title, which is searched too; None: passages have no titles
+    #: the title, which is searched too; None for passages without titles
     title: Annotated[str, Field(min_length=1)] | None = None
-    #: the passage's id; None: the document's _id
+    #: the passage's id; None to use the document's _id
     id: Annotated[str, Field(min_length=1)] | None = None
-    #: address of the source; None: passages have no addresses
+    #: address of the source; None for passages without addresses
     url: Annotated[str, Field(min_length=1)] | None = None
-    #: with search: meaning or both: vectors of `model`, or a semantic_text field; None: `text` is semantic_text
+    #: field for search by meaning: vectors of `model`, or semantic_text; None if `text` is a semantic_text field
     vector: Annotated[str, Field(min_length=1)] | None = None
 
 
@@ -34,5 +34,5 @@ class ElasticsearchSection(Section):
     #: "elasticsearch": timeout of a request, seconds
     timeout_s: Seconds = 10.0
     #: "elasticsearch": fields of an existing index with its own mapping, which is only read, never created, written or
-    #: deleted. None: `ragbandit index build` makes the index
+    #: deleted. None for an index that `ragbandit index build` makes
     fields: IndexFields | None = None

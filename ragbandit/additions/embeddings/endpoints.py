@@ -112,7 +112,7 @@ class EmbeddingsServer:
             self._open -= 1
 
     def price(self, tokens: Tokens, *, model: str) -> float:
-        """Dollars of these tokens; 0.0 without any price. Raises ModelNotFound if other models have a price."""
+        """Dollars of these tokens; 0.0 if no model has a price. Raises ModelNotFound if only other models have one."""
         if not self._prices:
             return 0.0
         if model not in self._prices:
@@ -129,7 +129,7 @@ class EmbeddingsServer:
         add_usage(counts, reply)
         if not counts and not _has_embeddings(reply):
             estimate = Tokens(read=0, written=0)
-        if "total" in counts:  # Voyage reports nothing else
+        if "total" in counts:  # Voyage reports only the total
             counts.setdefault("read", counts["total"])
         used = tokens_of(counts, read=estimate.read, written=0) or estimate
         return charge(used, told=told, model=model, lists=self._prices).dollars
@@ -230,7 +230,7 @@ async def _settle(database: Database, reservation: Reservation, *, dollars: floa
         await asyncio.to_thread(settle, database, reservation, dollars=dollars)
     except StoreError as error:  # the caller gets the reply even if its cost cannot be booked
         extra = {"action": "embeddings", "dollars": dollars, "reason": error.message}
-        log.warning("the cost of embeddings is counted in the budgets as it was estimated", extra=extra)
+        log.warning("the cost of embeddings was not booked: the budgets count its estimate", extra=extra)
 
 
 def _has_embeddings(reply: Mapping[str, Any]) -> bool:

@@ -17,7 +17,7 @@ from ragbandit.shared.reading.fields import object_in, objects_in
 
 
 def fit_block_names(body: dict[str, Any], *, takes: ServerFeatures, fitted: RequestChanges) -> None:
-    """Fit the ids and names of a request for Messages."""
+    """Change ids of calls and names of tools in a request for Messages to forms that the server accepts."""
 
     def fit_name(name: str) -> str:
         return tool_name(name, takes=takes, fitted=fitted)
@@ -47,7 +47,7 @@ def _fit_block_names(block: Any, *, ids: CallIdForms, fit_name: Rename) -> Any:
 
 
 def _fit_tool_schema(tool: Any, *, takes: ServerFeatures) -> Any:
-    """The tool with a schema that this server takes."""
+    """The tool with a schema that this server accepts."""
     is_own = isinstance(tool, dict) and tool.get("type") in (None, "custom") and "input_schema" in tool
     if not is_own:
         return tool
@@ -56,7 +56,7 @@ def _fit_tool_schema(tool: Any, *, takes: ServerFeatures) -> Any:
 
 
 def fit_block_schemas(body: dict[str, Any], *, takes: ServerFeatures, fitted: RequestChanges) -> None:
-    """Fit the schemas of the tools and of the answer in a request for Messages."""
+    """Change the schemas of tools and answer in a request for Messages to forms that the server accepts."""
     if isinstance(body.get("tools"), list):
         tools = [fitted.same.fit(tool, partial(_fit_tool_schema, takes=takes)) for tool in body["tools"]]
         if tools != body["tools"]:

@@ -31,8 +31,9 @@ def fit_before_messages(body: Mapping[str, Any], *, takes: ServerFeatures) -> tu
 def fit_messages(
     body: Mapping[str, Any], *, model: str, takes: ServerFeatures, fitted: RequestChanges
 ) -> dict[str, Any]:
-    """Fit the body of a request for Messages to this server. Does not change `body`; unchanged messages are the same
-    objects.
+    """Returns the body of a request for Messages in a form that this server accepts. Does not change `body`.
+
+    Unchanged messages are the same objects.
     """
     whole = dict(body)
     fit_block_names(whole, takes=takes, fitted=fitted)
@@ -64,7 +65,9 @@ def _fit_sampling(body: dict[str, Any], *, model: str, fitted: RequestChanges) -
 
 
 def _move_system(body: dict[str, Any], *, fitted: RequestChanges) -> None:
-    """Move the system messages before all others into the field `system`; later ones keep their place."""
+    """Move leading system messages into the field `system`; later ones keep their place. Roles `developer` become
+    `system`.
+    """
     messages = [one | {"role": "system"} if one.get("role") == "developer" else one for one in body["messages"]]
     first = next((at for at, message in enumerate(messages) if message.get("role") != "system"), len(messages))
     if messages != body["messages"]:
@@ -133,7 +136,7 @@ def _fit_block(block: Any) -> Any:
 
 
 def _order_results(messages: Sequence[Any]) -> list[Any]:
-    """Move the results of calls to the beginning of the turn that follows the calls."""
+    """Move results of calls to the beginning of the turn after the calls. A call without a result gets NO_RESULT."""
     contents = [_blocks(message) for message in messages]
     calls, results = list(map(_call_ids, contents)), list(map(_results_by_call, contents))
     if not (any(calls) or any(results)):

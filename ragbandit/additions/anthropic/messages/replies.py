@@ -30,11 +30,11 @@ _STOPS: Final = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool
 _REASONS: Final = {*_STOPS.values(), "stop_sequence", "pause_turn", "model_context_window_exceeded"}
 #: field of a choice with the vendor's own finish reason; OpenRouter has the same name for it
 NATIVE: Final = "native_finish_reason"
-#: type of a block whose text is shown while it comes -> field of a chat's answer
+#: type of a block whose text is streamed -> field of a chat's answer
 _SHOWN: Final = {"text": "content", "thinking": "reasoning_content"}
 #: further fields of a reply, which come at its end
 DETAILS: Final = ("stop_details", "container", "context_management")
-#: fields of a message that are read elsewhere
+#: fields of a message that are not passed on as further fields of the reply
 _PARTS: Final = frozenset({"type", "id", "role", "content", "stop_reason", "stop_sequence", *DETAILS})
 #: fields of every block with a call
 CALL_FIELDS: Final = frozenset({"type", "id", "name", "input"})
@@ -43,7 +43,7 @@ _ENCODER: Final = json.JSONEncoder(ensure_ascii=False)
 
 
 class ChatChunks:
-    """Converts the values of one reply. Other vendors' values are passed on unchanged."""
+    """Converts the values of one reply. Values of unknown types are passed on unchanged."""
 
     def __init__(self, counts: InputCounts | None = None) -> None:
         self._counts = counts or reply_counts()
@@ -70,7 +70,7 @@ class ChatChunks:
             yield from self._begin_block(index, block=object_in(value, "content_block"))
         elif kind == "content_block_delta":
             delta = object_in(value, "delta")
-            if index not in self._open:  # some servers send no beginning
+            if index not in self._open:  # some servers send no content_block_start
                 kind = str(delta.get("type")).removesuffix("_delta")
                 yield from self._begin_block(index, block={"type": "tool_use" if kind == "input_json" else kind})
             yield self._add_delta(*self._open[index], delta=delta)
@@ -94,9 +94,8 @@ class ChatChunks:
         self._open[index] = held, {}
         if kind == "tool_use":
             more = {name: block[name] for name in block if name not in CALL_FIELDS}
-            call = call_of(
-                {**block, "input": None}, more=more, empty=""
-            )  # `_end_block` sends an input that is not repeated
+            # If no delta repeats the input, `_end_block` sends it.
+            call = call_of({**block, "input": None}, more=more, empty="")
             held["index"], self._calls = self._calls, self._calls + 1
             yield _chunk({"tool_calls": [call | {"index": held["index"]}]})
         else:
@@ -151,7 +150,7 @@ def call_block(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def input_of(arguments: Any) -> dict[str, Any]:
-    """The arguments of a call as an object; {"arguments": text} if the text is no JSON object."""
+    """The arguments of a call as an object; {"arguments": text} if the text is not a JSON object; {} for no text."""
     with suppress(ValueError, TypeError, RecursionError):
         value = json.loads(arguments)
         if isinstance(value, dict):
@@ -166,7 +165,7 @@ def whole_blocks(fields: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def content_of(message: Mapping[str, Any], *, text: str) -> list[dict[str, Any]]:
-    """The blocks of an answer in the form of a chat. message: its fields except the text."""
+    """Convert an answer in the form of a chat to blocks. message: fields of the answer except its text."""
     content, shown = list[dict[str, Any]](), 0
     thoughts, blocks = thoughts_of(message), whole_blocks(message)
     if thoughts and not any(block.get("type") in THINKING for block in blocks):
@@ -188,7 +187,7 @@ def content_of(message: Mapping[str, Any], *, text: str) -> list[dict[str, Any]]
 def stop_of(choice: Mapping[str, Any], *, finish: str) -> tuple[str, str | None]:
     """Returns (stop reason, stop sequence). choice: further fields of the server's choice. finish: finish reason."""
     matched = next((name for name in map(choice.get, ("stop_reason", "matched_stop")) if isinstance(name, str)), None)
-    if matched == "end_turn" and finish == "tool_calls":  # imitations of Messages end the turn with a call
+    if matched == "end_turn" and finish == "tool_calls":  # imitations of Messages report this reason after a call
         return "tool_use", None
     if matched in _REASONS or (matched is not None and matched == choice.get(NATIVE)):
         return matched, choice.get("stop_sequence")

@@ -17,7 +17,7 @@ from ragbandit.shared.types.encodings import Encoding
 DIALECT: Final = "messages"
 #: id of a message = this prefix + id of its decision
 MESSAGE_PREFIX: Final = "msg_"
-#: need of blocks and tools that only servers of this dialect read
+#: need (what the model of an arm must offer) of requests with blocks or tools that only servers of this dialect read
 NEED: Final = "anthropic"
 #: beginning of a text of Claude Code that is left out: it differs in every request, so it would defeat caches
 _BILLING: Final = "x-anthropic-billing-header:"
@@ -68,7 +68,7 @@ def chat_of(
 
 
 def effort_of_budget(budget: object) -> str | None:
-    """The effort for a budget of thinking tokens. None if the budget is not a number, or negative."""
+    """The effort for a budget of thinking tokens. None if the budget is not a whole number, or negative."""
     if not isinstance(budget, int):
         return None
     return next((name for least, name in _EFFORTS if budget >= least), None)
@@ -119,7 +119,10 @@ def _assistant_message(content: Any, *, foreign: set[str]) -> dict[str, Any]:
 
 
 def _user_turn(message: Mapping[str, Any], *, joined: bool, foreign: set[str]) -> list[dict[str, Any]]:
-    """The chat's messages for a user's turn: first the results of tools, then the rest with the results' images."""
+    """The chat's messages for a user's turn: first the results of tools, then the rest with the results' images.
+
+    joined: whether the rest and the images become part of the last result instead.
+    """
     results, rest = list[dict[str, Any]](), list[Mapping[str, Any]]()
     for block in blocks_of(message["content"]):
         if block.get("type") != "tool_result":
@@ -145,7 +148,7 @@ def _user_turn(message: Mapping[str, Any], *, joined: bool, foreign: set[str]) -
 
 
 def _chat_part(block: Mapping[str, Any], *, foreign: set[str]) -> Mapping[str, Any]:
-    """The chat's part for a block. If no part can express the block, adds its type to `foreign`, and returns it."""
+    """The chat's part for a block. If no part can express the block, adds its type to `foreign`; returns the block."""
     kind = block.get("type")
     if kind == "text":
         return {"type": "text", "text": block.get("text")}
@@ -158,7 +161,7 @@ def _chat_part(block: Mapping[str, Any], *, foreign: set[str]) -> Mapping[str, A
     if kind == "document" and isinstance(url, str):
         field = "file_data" if url.startswith("data:") else "file_url"
         return {"type": "file", "file": {"filename": title or "document.pdf", field: url}}
-    if kind == "tool_reference":  # what a search for tools has found
+    if kind == "tool_reference":  # a tool that a search for tools found
         return {"type": "text", "text": f"Tool: {flat_text(block.get('tool_name'))}"}
     if kind == "search_result":
         text = f"{flat_text(block.get('source'))}\n{flat_text(block.get('content'))}"
@@ -220,7 +223,7 @@ def messages_of(chat: Mapping[str, Any], *, max_tokens: int) -> dict[str, Any]:
     if isinstance(effort, str) and effort not in ("none", "minimal"):
         config["effort"], body["thinking"] = effort, body.get("thinking") or {"type": "adaptive"}
     if object_in(body, "thinking").get("type") in ("enabled", "adaptive"):
-        body.pop("temperature", None)  # servers refuse it together with thinking
+        body.pop("temperature", None)  # servers refuse a temperature together with thinking
     elif isinstance(body.get("temperature"), int | float):
         body["temperature"] = min(1.0, body["temperature"])
     more = {"system": system, "stop_sequences": stops, "output_config": config | object_in(body, "output_config")}

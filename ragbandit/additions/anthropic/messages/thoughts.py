@@ -1,4 +1,4 @@
-"""Thoughts that a model of Anthropic has signed: no other model reads them, and it reads no others."""
+"""Thoughts that a model of Anthropic has signed: other models do not read them, and Anthropic's read no others."""
 
 from collections.abc import Mapping
 from typing import Any

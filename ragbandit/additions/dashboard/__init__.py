@@ -1,6 +1,6 @@
 """The dashboard: pages for people in a browser, at /ui.
 
-It reads headers of pages for a browser.
+It reads request headers that only browsers send.
 """
 
 from ragbandit.shared.additions import Addition

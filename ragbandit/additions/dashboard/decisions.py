@@ -32,7 +32,7 @@ PAGE: Final = 50
 MOST_STEPS: Final = 300
 #: maximum number of turns of a task that its page lists, the newest ones
 MOST_TURNS: Final = 200
-#: number of the newest turns that are not folded
+#: number of the newest turns that the page does not fold
 OPEN_TURNS: Final = 5
 _STATES: Final[tuple[DecisionState, ...]] = get_args(DecisionState)
 _FIELDS: Final = ("id", "session", "arm", "state", "since", "until")
@@ -106,7 +106,7 @@ Skip = Annotated[int, QueryParameter(ge=0, lt=1_000_000)]
 
 
 async def label_counts(request: Request) -> LabelCounts:
-    """Answers that the caller may label."""
+    """Counts of the answers that the caller may label."""
     database, tenant = router_of(request).database, caller_of(request).tenant
 
     def count() -> LabelCounts:

@@ -22,7 +22,7 @@ async def _file(path: str, request: Request) -> Response:
 
 
 def _shows_pages(scope: Scope) -> bool:
-    """Whether the caller of a request visits a page of a port that has pages."""
+    """Whether a request is for a page, and its port has pages."""
     return is_page(scope["path"]) and scope["app"].state.routes.has_pages
 
 

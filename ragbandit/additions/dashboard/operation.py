@@ -45,7 +45,7 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import duration
 from ragbandit.shared.types import ArmTotals
 
-#: largest number of judged decisions whose sources are counted, newest first
+#: largest number of decisions learned from feedback whose raters are counted, newest first
 LATELY: Final = 500
 LISTED: Final = 50
 #: largest number of ledger updates, and of closed decisions, that a list searches for its entries, newest first
@@ -103,9 +103,9 @@ def _feedback(router: Router) -> dict[str, Any]:
 class _Shown(NamedTuple):
     report: Report
     assessment: Assessment
-    #: whether a learner can buy the verdict: the page then has a form for it
+    #: whether a learner can ask for the missing answers, which costs dollars: the page then has a form for it
     can_buy: bool
-    #: else how to buy it, or what is missing; None if the period compares nothing
+    #: otherwise the next step towards a verdict; None if the period compares nothing
     command: str | None
 
 
@@ -131,7 +131,7 @@ def _report(
 
 #: largest number of arms in a chart; these are the arms with most decisions
 MOST_LINES: Final = 8
-#: looks of the lines for all arms together
+#: looks of the first and second line of a chart for all arms together
 _LOOKS: Final = ((5, 0), (6, 1))
 
 
@@ -175,7 +175,9 @@ def earned_charts(history: Overview) -> list[Picture]:
 
 
 def arm_charts(history: Overview, *, sign: ArmSigns, cost: Collection[str]) -> list[Picture]:
-    """cost: what the reward charges. A chart of the cost is left out if it would show the dollars again."""
+    """Charts with a line for each arm. cost: terms that the reward charges; if it charges dollars only, a chart of the
+    cost would repeat the dollars, and is left out.
+    """
     arms = [row.arm for row in history.arms[:MOST_LINES]]
     points, none = points_since_start(history), totals_of(ArmTotals())
     is_dollars = [*cost] == ["dollars"]
@@ -258,7 +260,7 @@ async def ask_verdict(request: Request) -> Response:
 
 @pages.post("/ui/rate", rule=ADMIN)
 async def queue_ratings(request: Request) -> Response:
-    """Put the answers whose ratings the shown verdict lacks on the page Labels."""
+    """Queue answers for the page Labels: the shown verdict lacks their ratings."""
     form, router = await form_fields(request, "time"), router_of(request)
     result = (await _newest_report(request, _time_of(form["time"]))).report
     if result.to_rate is not None and result.compared_arm is not None:
@@ -286,7 +288,7 @@ async def arms(request: Request) -> Response:
 
 
 def _findings(router: Router, state: RouterState | None) -> list[Finding]:
-    """What happens now comes before what the settings may lead to."""
+    """Findings: first present faults, then risks of the store and of the settings."""
     findings = _findings_now(router, state)
     findings += findings_of_store(router.database, settings=router.settings, now=time.time())
     return [*findings, *findings_of_settings(router.settings, database=router.database)]
@@ -299,14 +301,14 @@ def _findings_now(router: Router, state: RouterState | None) -> list[Finding]:
 
 
 def _time_of(name: str | None) -> str:
-    """A name in TIMES. Raises InvalidInput for another one."""
+    """The name of a period in TIMES: `name`, or "day" without a name. Raises InvalidInput for an unknown name."""
     if name and name not in TIMES:
         raise InvalidInput(f"{name!r:.40} is not a time", field="time", remedy=f"use one of {', '.join(TIMES)}")
     return name or "day"
 
 
 async def _history(request: Request) -> tuple[str, Overview]:
-    """The totals that a page shows. Returns (name in TIMES, totals). Raises InvalidInput for an unknown name."""
+    """Returns (name in TIMES of the period that a page shows, its totals). Raises InvalidInput for an unknown name."""
     chosen = _time_of(request.query_params.get("time"))
     _, length, step = TIMES[chosen]
     router, now = router_of(request), time.time()

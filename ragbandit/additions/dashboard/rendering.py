@@ -100,7 +100,10 @@ def page(request: Request, template: str, *, title: str, status: int = 200, **va
 
 
 def _rendered(template: str, values: Mapping[str, object], *, scope: Scope) -> str:
-    """The page. Its links begin with the path under which a proxy serves it; texts of users have no bare quotes."""
+    """The page. Its links begin with the path under which a proxy serves the app.
+
+    The pattern of a link cannot match in texts of users, since their quotes are escaped.
+    """
     text, root = environment().get_template(template).render(values), scope.get("root_path")
     return _LINK.sub(rf"\1{root}/", text) if root else text
 
@@ -117,7 +120,7 @@ def may_see(caller: Caller, path: str, *, routes: RouteTable) -> bool:
 
 
 def page_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
-    """HEADERS and cache-control. Browsers check static files for changes, and do not store pages."""
+    """Headers of a page. By cache-control, browsers check static files for changes, and do not store pages."""
     cache_control = "no-cache" if scope["path"].startswith("/ui/static/") else "no-store"
     return [(name.encode(), value.encode()) for name, value in (HEADERS | {"cache-control": cache_control}).items()]
 
@@ -136,8 +139,10 @@ _TYPE: Final = "application/x-www-form-urlencoded"
 
 
 async def form_fields(request: Request, *fields: str) -> dict[str, str]:
-    """The fields of a form; "" for a field that was not sent. Raises Forbidden if another site may have sent the form,
-    and InvalidInput if it is not a form or has other fields.
+    """The fields of a form; "" for a field that was not sent.
+
+    Raises Forbidden if another site may have sent the form, and InvalidInput if the body is not a form, is longer than
+    16,384 bytes or has other fields.
     """
     check_form(request.scope["path"], request.headers)
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _TYPE:

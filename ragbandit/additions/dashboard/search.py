@@ -29,7 +29,7 @@ PageEnd = tuple[float, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Search:
-    """Filters of a search. None matches all decisions."""
+    """Filters of a search. None in a filter matches all decisions."""
 
     #: ledger to which `state`, `reward` and `seq` refer
     label: PolicyLabel
@@ -55,10 +55,10 @@ class SearchRow:
     session: str | None
     made_at: float
     status: OutcomeStatus | None
-    #: a turn has the state of its decision
+    #: state of the decision; a later turn has the state of the decision that it continues
     state: DecisionState
     turn_of: str | None
-    #: reward and seq are None if the decision was not learned; a turn has neither
+    #: reward and seq are None for later turns, and for decisions that were not learned
     reward: float | None
     seq: int | None
 
@@ -122,7 +122,7 @@ def _newest(wanted: Search, *, after: PageEnd | None) -> Select[Any]:
 
 
 def _matching(inner: Any, wanted: Search) -> Select[Any]:
-    first = func.coalesce(decisions.c.turn_of, decisions.c.id)  # a turn has the state of its decision
+    first = func.coalesce(decisions.c.turn_of, decisions.c.id)  # the decision whose state a later turn has
     learned = and_(updates.c.policy == wanted.label, updates.c.decision_id == first)
     closed = and_(closures.c.policy == wanted.label, closures.c.decision_id == first)
     filters = {"tenant": wanted.tenant, "arm": wanted.arm}
@@ -143,7 +143,7 @@ class TurnRow:
     id: DecisionId
     arm: ArmName
     made_at: float
-    #: its question; empty if no text is kept
+    #: the first 300 characters of its question; empty if the store keeps no texts
     text: str
     #: None without an outcome
     status: OutcomeStatus | None

@@ -24,7 +24,7 @@ class GoldenQuestions(Chore):
         return [] if context.settings.learning.of(GoldenSection).golden is None else [cls(context)]
 
     def do(self) -> None:
-        from ragbandit.additions.golden.run import ask_golden  # importing it takes 40 MB
+        from ragbandit.additions.golden.run import ask_golden  # this import takes 40 MB
 
         context = self.context
         ask_golden(context.settings, ledger=context.ledger, holder=self._holder, clock=context.deadlines.now)

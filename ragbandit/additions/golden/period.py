@@ -1,4 +1,4 @@
-"""The state of a period, kept in the store."""
+"""The state of a period, in the store."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from ragbandit.router.storage.sql.positions import move_position, position_of
 
 @dataclass(kw_only=True)
 class PeriodState:
-    """State of a period. dollars: spent on its answers. next_at: time of the next try; infinite if it is done."""
+    """State of a period. dollars: spent on its answers. next_at: time of the next try; infinite if all is done."""
 
     ledger: Ledger
     period: int

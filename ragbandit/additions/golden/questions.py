@@ -11,7 +11,7 @@ def read_golden(path: str) -> list[LabelledQuestion]:
     """The distinct questions of the file `learning.golden`. Raises ConfigError if the file cannot be read or used."""
     file = Path(path)
     try:
-        open_file(file).close()  # a pipe could be read only once
+        open_file(file).close()  # refuses a pipe, which could be read only once
         return first_rows(read_questions(file, family="ours"))
     except OSError as error:
         message, remedy = f"{file} cannot be read: {error.strerror}", "give a file that this user can read"

@@ -35,14 +35,14 @@ log = logging.getLogger("ragbandit.worker")
 LEASE_S, RENEW_S = 60.0, 15.0
 #: failed answers are asked again TRIES times in the first PART of a period
 PART, TRIES = 0.25, 6
-_RUNS_WITH_FILES: Final = 30  #: files of older runs are deleted
+_RUNS_WITH_FILES: Final = 30  #: number of runs whose files stay; files of older runs are deleted
 
 
 def ask_golden(settings: Settings, *, ledger: Ledger, holder: str, clock: Callable[[], float]) -> None:
     """Ask the golden questions if they are due and no other process asks them.
 
-    clock: time that decides which period it is, see `DeadlineClock`. Raises StoreError, InvalidInput, ConfigError and
-    NotReady.
+    clock: returns the time that decides the period, see `DeadlineClock`. Raises StoreError, InvalidInput, ConfigError
+    and NotReady.
     """
     lease = Lease(database=ledger.database, name="golden")
     read = partial(PeriodState.read, ledger, period_s=settings.learning.of(GoldenSection).golden_s)

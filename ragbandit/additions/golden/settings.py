@@ -17,13 +17,13 @@ class GoldenSection(Section):
     golden: Annotated[str, Field(min_length=1)] | None = None
     #: seconds between two runs of the golden questions
     golden_s: Annotated[float, Field(ge=60)] = 86_400.0
-    #: maximum dollars of the answers to these questions each time; None: no limit
+    #: maximum dollars of the answers to these questions each time; None for no limit
     golden_dollars: Annotated[float, Field(gt=0)] | None = None
 
     def findings(self) -> Iterable[Finding]:
         """Raises ConfigError if the file of golden questions cannot be read or used. Has no findings."""
         if self.golden is not None:
-            from ragbandit.additions.golden.questions import read_golden  # importing it takes 40 MB
+            from ragbandit.additions.golden.questions import read_golden  # this import takes 40 MB
 
             read_golden(self.golden)
         return ()

@@ -28,8 +28,8 @@ def fuse(lists: Sequence[Sequence[Hit]], *, k: int) -> tuple[Hit, ...]:
 class HybridRetriever(Retriever):
     """Asks two retrievers of the same corpus concurrently and fuses their hits by id.
 
-    Each retriever returns max(`depth`, k) hits, because a passage that is low in both lists may be the first of the
-    fused list. Raises InvalidInput for a depth below 1.
+    Each retriever returns up to max(`depth`, k) hits, because a passage that is low in both lists may be the first of
+    the fused list. Raises InvalidInput for a depth below 1.
     """
 
     def __init__(self, first: Retriever, *, second: Retriever, depth: int = 50) -> None:

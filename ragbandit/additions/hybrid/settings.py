@@ -16,5 +16,5 @@ class HybridSection(Section):
 
     #: "hybrid": the first backend, or your own function
     first: HalfName = "bm25"
-    #: "hybrid": the second backend
+    #: "hybrid": the second backend, or your own function
     second: HalfName = "dense"

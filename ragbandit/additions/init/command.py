@@ -38,13 +38,14 @@ def init(
     ] = None,
     prefer: Annotated[str | None, typer.Option(help=f"{', '.join(draft.WEIGHTS)}: worth of a right answer")] = None,
     agents: Annotated[bool, typer.Option("--agents", help="coding agents call it: one decision for a task")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help=f"ask nothing: {_BALANCED}, prices unknown")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help=f"ask nothing; without --prefer: {_BALANCED}")] = False,
     force: Annotated[bool, typer.Option("--force", help="overwrite an existing file")] = False,
     config: ConfigOption = None,
 ) -> None:
-    """Write a first config.yaml: looks for models and documents, asks for the prices of two models and for one choice.
+    """Write a first config.yaml: looks for models and documents, and asks what it needs to know.
 
-    Servers are asked only for lists and descriptions of their models. No secret is written.
+    Asks whether coding agents call, for unknown prices of two models, and what a right answer is worth. Model servers
+    only list and describe their models. No secret is written.
     """
     file = Path(config or os.environ.get("RAGBANDIT_CONFIG") or "config.yaml")
     _check_target(file, force=force)
@@ -145,7 +146,7 @@ def _ask_preference(*, unit: str) -> str:
 def _write(text: str, *, file: Path, force: bool) -> Settings:
     """Write the file if its settings pass the checks of `validate`. Returns the settings. Raises ConfigError."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file(file, durable=False) as new_file:  # in the folder of the user's classes, which are imported
+    with atomic_file(file, durable=False) as new_file:  # in the same folder, from which settings import classes
         new_file.write_text(text, encoding="utf-8")
         settings = configuration.load(new_file).settings
         check_settings(settings)

@@ -51,7 +51,7 @@ def choose_models(server: ModelCatalog, *, wanted: Sequence[str]) -> tuple[tuple
     if pair:
         return pair, "a model and its smaller sibling by name; --model takes others"
     if len(models) == 2:
-        return server.models, "in the server's order, since names tell no size; --model SMALL --model LARGE says it"
+        return server.models, "in the server's order, since names have no sizes; --model SMALL --model LARGE changes it"
     remedy = "name one, or the small one and the large one: --model SMALL --model LARGE"
     message = f"the names do not show which to choose of {server.url}'s {len(models)} models: {names}"
     raise ConfigError(message, field="--model", remedy=remedy)
@@ -116,7 +116,7 @@ def find_surroundings(
 
 
 def _local_kind() -> type[GeneratorKind] | None:
-    """The kind of the default generator, which runs in workers; None in a tree without it."""
+    """The kind of the default generator, which runs in workers; None if the addition that has it is missing."""
     kind = kinds().get(Settings().generator.name)
     return kind if kind is not None and kind.is_local else None
 
@@ -132,14 +132,17 @@ def _pipeline_arm(text: str) -> tuple[str, Params]:
 
 
 def find_or_build_index(here: Surroundings, *, documents: Path | None, settings: Settings) -> tuple[str, str] | None:
-    """Returns (name, description) of an index: new if `documents` are named, else an existing one, else a new one."""
+    """Returns (name, description) of an index: new if `documents` are named, else an existing one, else a new one.
+
+    None without documents, or without a model to answer from them. Raises RagBanditError if `documents` cannot be used.
+    """
     if not (here.models or here.local):
         return None
     if documents is None:
         folder = Path(settings.data_dir).absolute() / "indexes"
         names = sorted({file.parent.name for file in folder.glob("*/index.json")})
         for name in sorted(names, key=settings.retriever.index.__ne__):  # the configured one first
-            with contextlib.suppress(RagBanditError):  # an index of another kind
+            with contextlib.suppress(RagBanditError):  # an index that this retriever cannot read
                 return name, _passages_text(retriever_kind(with_choice(settings, index=name)).info())
     usual = map(Path, ("docs", "documents", "corpus.jsonl"))
     corpus = documents or next((path for path in usual if path.exists()), None)
@@ -169,7 +172,7 @@ WEIGHTS: Final = {
     "balanced": {"steps": 0.05, "seconds_total": 0.01, "dollars": 20.0},
     "quality": {"steps": 0.01, "seconds_total": 0.002, "dollars": 4.0},
 }
-#: OpenAI's reasoning models, which refuse a temperature and stop strings; the generator cuts answers at those itself
+#: OpenAI's reasoning models, which refuse a temperature and stop strings; the generator itself cuts at stop strings
 _REASONING: Final = re.compile(r"o\d|gpt-[5-9]")
 _NO_PRICE: Final = (
     "No price is known, so tokens cost nothing. Give each generator its price in dollars per million tokens, "
@@ -306,7 +309,7 @@ def _embeddings_choice(server: ModelCatalog, *, key_env: str) -> Choice:
     if key_env != OpenAiOptions().api_key_env:
         options["api_key_env"] = key_env
     prices = {model.name: [model.price["input"], model.price["output"]] for model in server.embeddings if model.price}
-    if len(prices) == len(server.embeddings):  # with some prices, models without one would be refused
+    if len(prices) == len(server.embeddings):  # if only some models had prices, the others would be refused
         options["token_prices"] = prices
     why = f"/v1/embeddings passes requests on to the same server, which has {names}"
     return Choice(topic="embed", why=why, sections={"embeddings": options})

@@ -9,7 +9,7 @@ import httpx
 
 from ragbandit.shared.proxies import httpx_options
 
-#: name of a feature in OpenRouter's list, which has all features -> our name
+#: name of a feature in OpenRouter's list, which is complete -> our name
 _FEATURES: Final = {
     "tools": "tools",
     "response_format": "json",
@@ -64,12 +64,15 @@ def _named_features(row: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
         elif isinstance(value, Mapping) and key in _PARTS:
             yield from _named_features(value)
         elif isinstance(value, list) and key in _PARTS:
-            yield "image", False  # unless it is in the list
+            yield "image", False  # a True that follows, from the list, wins
             yield from ((name, True) for name in value if isinstance(name, str))
 
 
 def abilities_by_model(names: Sequence[str], *, url: str, key: str | None) -> dict[str, tuple[str, ...]]:
-    """Model -> its abilities, for models that a server describes outside its list. Sends no prompt to a model."""
+    """Model -> its abilities, for models that a server describes outside its list. Sends no prompt to a model.
+
+    Abilities of OpenAI's models follow from their names.
+    """
     base, found = httpx.URL(url), dict[str, tuple[str, ...]]()
     if base.host == "api.openai.com":
         able, unable = ("files", "images", "json", "tools"), ("json", "tools")

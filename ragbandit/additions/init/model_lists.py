@@ -25,7 +25,7 @@ _OTHER_USES: Final = re.compile(
     r"embed|rerank|whisper|tts|dall-e|moderation|image|audio|realtime|transcribe|sora|diffusion|guard", re.IGNORECASE
 )
 _EMBEDDINGS: Final = re.compile(r"embed|\b(bge|e5|gte|minilm)\b(?!.*rerank)", re.IGNORECASE)
-#: kinds of models in lists that have one (Together, LM Studio), besides those that answer questions
+#: kinds of models that do not answer questions, in lists that have kinds (Together, LM Studio)
 _OTHER_KINDS: Final = ("embedding", "embeddings", "image", "rerank", "moderation", "audio", "transcribe", "video")
 MOST_NAMED: Final = 20
 
@@ -113,7 +113,7 @@ def _find_rows(tree: Any) -> tuple[list[Mapping[str, Any]], str]:
     lists = [tree.get("data"), tree.get("models")] if isinstance(tree, Mapping) else [tree]
     models = max((rows for rows in lists if isinstance(rows, list)), key=len, default=None)
     if models is None:
-        raise ValueError("the reply is no list, and has none under `data` or `models`")
+        raise ValueError("the reply is not a list, and has no list under `data` or `models`")
     rows = [row if isinstance(row, Mapping) else {"id": row} for row in models]
     names = ("id", "name", "model")
     return rows, next((name for name in names if any(_is_name(row.get(name)) for row in rows)), "id")
@@ -139,7 +139,7 @@ def _describe_model(row: Mapping[str, Any], *, name: str) -> ModelDescription:
     contexts = (_number(part.get(key)) for key in _CONTEXTS for part in parts)
     return ModelDescription(
         name=name,
-        context_tokens=next((int(tokens) for tokens in contexts if 256 <= tokens <= 1e9), None),  # a plausible one
+        context_tokens=next((int(tokens) for tokens in contexts if 256 <= tokens <= 1e9), None),  # plausible ones
         created=_number(row.get("created")),
         supports=supports_of(row),
         price=_price(row.get("pricing")),

@@ -98,7 +98,7 @@ class LocalGenerator(Generator):
         return len(self._ids(prompt))
 
     async def complete(self, request: Request) -> Completion:
-        """See `Generator.complete`. `completion_tokens` includes the model's end token."""
+        """Write one text, see `Generator.complete`. `completion_tokens` includes the model's end token."""
         if request.max_tokens < 1:
             return Completion(text="", prompt_tokens=0, completion_tokens=0, finish="length")
         sequence = self._new_sequence(request)

@@ -34,7 +34,7 @@ class LocalKind(GeneratorKind):
 
     def load(self, *, threads: int | None = None) -> Generator:
         chosen, own, context = self.settings, self.settings.of(LocalSection), self.settings.known_context
-        assert context is not None, "only servers have an unknown one"
+        assert context is not None, "only a server's model may have an unknown context"
         return LocalGenerator(
             resolve(chosen.model, setting="generator.model").folder,
             name=chosen.model,

@@ -14,9 +14,9 @@ class LocalSection(Section):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     #: "local": device of the model; "auto": the GPU if there is one
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    #: "local": torch threads; None: the number of cores divided by `workers.answer`
+    #: "local": torch threads; None for the number of cores divided by `workers.answer`
     threads: Count | None = None
-    #: "local": maximum number of texts generated in one batch; None: 8 on a CPU, 64 on CUDA
+    #: "local": maximum number of texts generated in one batch; None for 8 on a CPU, 64 on CUDA
     max_batch: Count | None = None
     #: "local": names of the special tokens of a model that was trained for the arm `self_rag_trained`
     trained_tokens: list[str] = Field(default_factory=list)

@@ -328,7 +328,9 @@ class _BatchWriter(LogitsProcessor):  # type: ignore[misc] # transformers is not
 def _pad(
     texts: Sequence[Sequence[int]], *, side: Literal["left", "right"], device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Returns (ids, attention mask), each of shape (texts, tokens), padded at this side: an encoder counts from 0."""
+    """Returns (ids, attention mask), each of shape (texts, tokens), padded at `side`. Encoders need padding on the
+    right, since they count positions from 0.
+    """
     width = max(map(len, texts))
     ids, mask = torch.zeros(2, len(texts), width, dtype=torch.long)
     for row, text in enumerate(texts):

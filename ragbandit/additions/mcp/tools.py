@@ -95,7 +95,7 @@ def make_mcp_server(document: Callable[[], Mapping[str, Any]], *, call: ToolCall
         except RagBanditError as error:
             body = error_body(error.code, error.message, field=error.field, remedy=error.remedy)
             if isinstance(error, LimitReached):
-                body["limits"] = [*error.limits]  # JSON of the endpoint
+                body["limits"] = [*error.limits]  # as in the endpoint's reply
             return tool_result(str(error), {**body}, is_error=True)
         return tool_result(json.dumps(reply, ensure_ascii=False), reply)  # text for older clients
 

@@ -14,7 +14,7 @@ log = logging.getLogger("ragbandit.policies")
 
 
 class PickSource:
-    """See `ragbandit.router.policies.needs.NeedSource`."""
+    """A `ragbandit.router.policies.needs.NeedSource` that asks a language model for an arm."""
 
     def check(self, policy: PolicySettings, *, generator: GeneratorSettings, undescribed: Sequence[str]) -> None:
         chosen = self.model(policy, generator=generator).generator

@@ -1,8 +1,8 @@
 """`llm`: a language model picks the arm from the arms' descriptions, without training or feedback.
 
 It is the selector of LlamaIndex's and LangChain's routers, and the form of Adaptive-RAG (arXiv 2403.14403) that needs
-no classifier. The service asks the model before the draw (`step.py`), and stores its pick
-with the request. The policy only reads the pick, so that audits and replay compute the same pmf without a model.
+no classifier. The service asks the model before the draw (`step.py`), and stores its pick with the request. The policy
+only reads the pick, so that audits and replay compute the same pmf without a model.
 """
 
 from collections.abc import Mapping, Sequence

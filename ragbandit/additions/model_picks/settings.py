@@ -11,7 +11,7 @@ from ragbandit.router.config.sections import GeneratorSettings
 class PickSettings(Section):
     """The language model that picks the arm of a question, for the policy `llm`. See docs/policies.md."""
 
-    #: model that picks: a section like `generator` with `name: openai`, or a name in `generators`; None: `generator`
+    #: model that picks: a section like `generator` with `name: openai`, or a name in `generators`; None for `generator`
     generator: GeneratorSettings | None = None
     #: time limit of a pick, retries included, seconds; after it the policy's fallback arm is drawn
     seconds: Annotated[float, Field(gt=0, le=60)] = 5.0

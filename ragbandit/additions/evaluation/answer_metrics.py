@@ -38,7 +38,10 @@ def squad_words(text: str) -> list[str]:
 
 
 def text_after_answer_is(text: str) -> str:
-    """Adaptive-RAG's rule: the text after the last "answer is" in the first line; the whole text if there is none."""
+    """Adaptive-RAG's rule: the text after the last " answer is" in the first line, without a final full stop.
+
+    The whole text if the line has no " answer is".
+    """
     announced = _ANNOUNCED.match(text)
     return announced.group(1).removesuffix(".") if announced else text
 
@@ -115,7 +118,7 @@ class AsqaRules:
 class CharacterRules:
     """Measures of CRUD-RAG's long Chinese answers that need no model. The best gold text counts.
 
-    Characters of Chinese, words of other scripts, both in the form of `answer_words`, without punctuation.
+    The units are characters of Chinese and words of other scripts, in the form of `answer_words`, without punctuation.
     """
 
     def measure(self, prediction: str, *, gold: Sequence[str]) -> Mapping[str, float]:
@@ -189,7 +192,7 @@ def _check_gold(gold: Any, *, pairs: bool) -> None:
     is_nested = _is_list(lists) and all(map(_is_list, lists))
     if not is_nested or not all(isinstance(text, str) and not is_blank(text) for answers in lists for text in answers):
         shape = "a list of lists of texts, one per reading" if pairs else "a list of texts"
-        raise InvalidInput("these are no gold answers", field="answers", remedy=f"give {shape}, none of them empty")
+        raise InvalidInput("these are not gold answers", field="answers", remedy=f"give {shape}, none of them empty")
 
 
 def _is_list(value: object) -> bool:

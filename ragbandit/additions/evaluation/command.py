@@ -30,34 +30,38 @@ def evaluate(
         Path | None, typer.Option(help="JSONL: question and answers, a list; id, dataset, hops")
     ] = None,
     strategy: Annotated[list[str] | None, typer.Option(help="NAME[,NAME...] or all; may be repeated")] = None,
-    index: Annotated[str | None, typer.Option(help="name or folder of an index; default: the configured")] = None,
+    index: Annotated[str | None, typer.Option(help="name or folder of an index; default: as configured")] = None,
     family: Annotated[
         str | None, typer.Option(help=f"how answers are judged: {', '.join(FAMILY_NAMES)}; default: ours")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="only the first so many questions")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="number of questions to ask; default: all")] = None,
     concurrency: Annotated[
-        int | None, typer.Option(min=1, help="answers at a time; above 1 an answer takes longer; default: 1")
+        int | None, typer.Option(min=1, help="answers at the same time; above 1 each takes longer; default: 1")
     ] = None,
-    answers: Annotated[Path | None, typer.Option(help="every answer; default: data_dir/evaluations")] = None,
+    answers: Annotated[
+        Path | None, typer.Option(help="file of the answers, default: in data_dir/evaluations; with --policy of plays")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="reuse stored answers, and run what is missing")] = False,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="as --resume, and repeat failures")] = False,
-    table: Annotated[Path | None, typer.Option(help="outcomes: written, or with --policy read")] = None,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="like --resume; also repeat failures")] = False,
+    table: Annotated[Path | None, typer.Option(help="table of outcomes: written, or read with --policy")] = None,
     policy: Annotated[
-        list[str] | None, typer.Option(help="NAME[,NAME...]: rows of routers on --table, without asking a model")
+        list[str] | None, typer.Option(help="NAME[,NAME...]: rows of routers on --table, without running an arm")
     ] = None,
     param: Annotated[list[str] | None, typer.Option(help="with --policy: NAME.KEY=VALUE; repeat it")] = None,
-    train: Annotated[Path | None, typer.Option(help="with --policy: a table to learn instead of folds")] = None,
+    train: Annotated[Path | None, typer.Option(help="with --policy: table to learn, instead of folds")] = None,
     folds: Annotated[
-        int | None, typer.Option(min=1, help="with --policy: parts of --table; 1: a stream; default: 5")
+        int | None, typer.Option(min=1, help="with --policy: number of parts of --table, 1 for a stream; default: 5")
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="with --policy: orders of the questions; default: 5")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="with --policy: number of orders of the questions; default: 5")
+    ] = None,
     columns: ColumnsOption = None,
     skip_bad: SkipBadOption = False,
     measure: MeasureOption = None,
     total: Annotated[
         str | None, typer.Option(help="with --policy: number of all questions, or DATASET=N[,...]")
     ] = None,
-    train_total: Annotated[str | None, typer.Option(help="as --total, for the table of --train")] = None,
+    train_total: Annotated[str | None, typer.Option(help="like --total, for the table of --train")] = None,
     hops: HopsOption = None,
     datasets: Annotated[str | None, typer.Option(help="with --policy: NAME[,NAME...], only these data sets")] = None,
     report: Annotated[Path | None, typer.Option(help="write the page as FILE.html")] = None,

@@ -13,9 +13,10 @@ from ragbandit.workers.setup.pipelines import Pipelines, load_pipelines
 def load_compared_arms(
     settings: Settings, *, names: Sequence[str] = (), pipelines: Pipelines | None = None, learns: bool
 ) -> dict[ArmName, LoadedArm]:
-    """Load the arms to compare. names: by default all pipelines, or without pipelines all arms that workers run.
+    """Load the arms to compare.
 
-    learns: whether a configured arm is needed. Raises ConfigError and InvalidInput.
+    names: by default all pipelines; without pipelines the arms that workers run, or all arms if workers run fewer than
+    two. learns: whether a configured arm is needed. Raises ConfigError and InvalidInput.
     """
     pipelines = pipelines or {}
     default = sorted(settings.worker_arms if len(settings.worker_arms) > 1 else settings.arms)

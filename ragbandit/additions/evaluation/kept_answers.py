@@ -52,11 +52,11 @@ _NAMES: Final = frozenset(part.name for part in fields(StoredAnswer)) | {part.na
 
 
 def _read_stored(entry: Mapping[str, Any]) -> StoredAnswer:
-    """Raises ValueError if a field is missing, unknown, of another type or out of its range."""
+    """Read a stored answer. Raises ValueError if a field is missing, unknown, of another type or out of its range."""
     text = json.dumps(entry, ensure_ascii=False)
     stored = _STORED.validate_json(text.encode("utf-8", "replace"), strict=True)  # lone surrogates are replaced
     if unknown := sorted({*entry, *entry["cost"]} - _NAMES):
-        raise ValueError(f"{unknown[0]!r} is no field of it")
+        raise ValueError(f"{unknown[0]!r} is not a field of an answer")
     for name, most in _MAXIMA.items():
         value = getattr(stored, name)
         if value is not None and not 0 <= value <= most:
@@ -97,7 +97,7 @@ class AnswerFile:
 
     def _remember(self, answers: dict[str, StoredAnswer], stored: StoredAnswer) -> None:
         answers[stored.key] = stored
-        if stored.score is None:  # a score comes with a second line of the same answer
+        if stored.score is None:  # a line with a score repeats the answer of an earlier line
             self.dollars[stored.key] += stored.cost.dollars
 
     def _read(self, *, resume: bool) -> dict[str, StoredAnswer]:

@@ -24,7 +24,7 @@ _LONGEST: Final = 1 << 28
 def _finite_number(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{text:.40} is no finite number")
+        raise ValueError(f"{text:.40} is not a finite number")
     return number
 
 
@@ -89,7 +89,7 @@ class AppendOnlyFile:
         self._stream.truncate(length)
 
     def add(self, entry: Mapping[str, Any]) -> None:
-        """Raises InvalidInput if the line cannot be written."""
+        """Append a line. Raises InvalidInput if it cannot be written."""
         try:
             self._stream.write(json.dumps(entry, default=str).encode() + b"\n")
             self._stream.flush()

@@ -85,7 +85,7 @@ def _parse_quiz(value: Any) -> Quiz:
     lists = [part for part in parts if isinstance(part, list) and all(isinstance(text, str) for text in part)]
     if len(lists) < len(parts) or not lists:
         remedy = 'write {"questions": ["a text"], "answers": ["a text"]}, or leave it out'
-        raise InvalidInput(f"{value!r:.40} is no quiz", field="quiz", remedy=remedy)
+        raise InvalidInput(f"{value!r:.40} is not a quiz", field="quiz", remedy=remedy)
     return Quiz(questions=tuple(lists[0]), answers=tuple(lists[1]))
 
 

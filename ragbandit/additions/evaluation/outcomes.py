@@ -30,7 +30,7 @@ STORE: Final = "store"
 
 @dataclass(kw_only=True)
 class OutcomeReader:
-    """Reads outcomes of a table or a log, and adds the features that the policy needs."""
+    """Reads outcomes of a table, a log or the store, and adds missing features of the configured encoder."""
 
     settings: Settings
     progress: Progress

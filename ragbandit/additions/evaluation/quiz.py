@@ -77,7 +77,7 @@ class QuizJudge(BookedModel):
         self._templates = load_templates(_TEMPLATES, overrides={}, package="ragbandit.additions.evaluation")
 
     def prompt(self, template: str, **fields: str) -> Prompt:
-        """Raises PromptTooLong."""
+        """The prompt of a template with these fields. Raises PromptTooLong."""
         return fit_template(
             self._templates[template], fields=fields, generator=self.generator, max_tokens=self.max_tokens
         ).prompt

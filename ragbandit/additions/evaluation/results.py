@@ -46,7 +46,7 @@ def line_of_arm(
     qualities: Sequence[Measures],
     reference: Sequence[StoredAnswer] | None = None,
 ) -> Line:
-    """reference: answers of the arm whose Time is 1; None without such an arm."""
+    """The line of an arm. reference: answers of the arm whose Time is 1; None without such an arm."""
     answers = answered[arm]
     line: Line = {"strategy": arm, "questions": len(rows)}
     line |= {name: fmean(measures[name] for measures in qualities) for name in qualities[0]}

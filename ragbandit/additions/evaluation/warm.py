@@ -60,9 +60,10 @@ def warm_rows_of_table(
     now: float,
     progress: Progress = no_progress,
 ) -> WarmRows:
-    """Make a row for each question and arm. Raises ConfigError if no cost of the table has a price.
+    """Make a row for each question and arm.
 
     The rows are sorted by the hash of the question: tables are often sorted by source, which would look like drift.
+    Raises ConfigError if the reward charges no cost of the table, and InvalidInput if only some rows have seconds.
     """
     first, reward = table.rows[0], settings.reward
     charged = [{*charged_costs(row, prices=reward.cost)} for row in table.rows]

@@ -152,7 +152,7 @@ def test_no_answer_is_wrong_whatever_the_gold(prediction):
 )
 def test_gold_of_the_wrong_shape_is_refused(family, gold):
     """Gold is a list of texts, of asqa a list of lists; anything else is an error, not a 0."""
-    with pytest.raises(InvalidInput, match="no gold answers"):
+    with pytest.raises(InvalidInput, match="not gold answers"):
         metric_values("Ohio", gold=gold, family=family)
 
 

@@ -141,8 +141,8 @@ def test_without_a_judge_the_remedy_is_a_line_of_configuration(run, tmp_path):
     ("row", "named"),
     [
         ({}, "no right answers"),
-        ({"answers": "船", "quiz": ["谁?"]}, "is no quiz"),
-        ({"answers": "船", "quiz": {"questions": ["谁?"]}}, "is no quiz"),
+        ({"answers": "船", "quiz": ["谁?"]}, "is not a quiz"),
+        ({"answers": "船", "quiz": {"questions": ["谁?"]}}, "is not a quiz"),
         ({"answers": "船", "quiz": {"questions": ["谁?"], "answers": ["甲", "乙"]}}, "1 questions and 2 answers"),
         ({"answers": "船", "quiz": {"questions": ["谁?"], "answers": ["无法推断"]}}, "answers no question"),
     ],

@@ -184,8 +184,8 @@ def test_a_file_of_plays_that_was_cut_or_is_another_file(world, tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda line: line.replace('"seconds": ', '"seconds": 1e400, "old": '), "1e400 is no finite number"),
-        (lambda line: line.replace('"seconds": ', '"seconds": NaN, "old": '), "NaN is no finite number"),
+        (lambda line: line.replace('"seconds": ', '"seconds": 1e400, "old": '), "1e400 is not a finite number"),
+        (lambda line: line.replace('"seconds": ', '"seconds": NaN, "old": '), "NaN is not a finite number"),
         (lambda line: line.replace('"test": [', '"test": [1' + "0" * 400 + ", "), "test.0"),
         (lambda line: line.replace('"seed": 0', '"seed": [0]'), "task.seed"),
         (lambda line: line.replace('"policy": "linucb"', '"policy": ["linucb"]'), "task.policy"),

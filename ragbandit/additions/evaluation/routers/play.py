@@ -130,7 +130,7 @@ def check_folds(folds: int, *, rows: int) -> None:
 
 
 def make_policies(policies: Mapping[str, Mapping[str, Json]], *, arms: Sequence[ArmName]) -> dict[str, Policy]:
-    """An instance of each policy. Raises ConfigError for wrong params, unknown arms and other training arms."""
+    """An instance of each policy. Raises ConfigError for wrong params, unknown arms, and training with other arms."""
     made = {name: make_policy(name, params=params) for name, params in policies.items()}
     for name, policy in made.items():
         if not is_fitted_here(policy):

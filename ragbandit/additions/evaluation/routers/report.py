@@ -193,7 +193,7 @@ def _dataset_table(rows: Sequence[RouterRow], *, name: str, datasets: Sequence[s
 
 
 def _label_table(rows: Sequence[RouterRow], *, arms: Sequence[str]) -> NumberTable:
-    """Accuracy: share of the questions with a label for which the label was chosen."""
+    """A table of accuracies: the share of the questions with a label for which the label was chosen."""
     heads = [f"{arm} ({rows[0].confusion.labels[arm].questions})" for arm in arms]
     lines = []
     for row in rows:

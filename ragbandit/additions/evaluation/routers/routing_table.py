@@ -118,8 +118,10 @@ def check_has_charged_cost(table: LabelledTable, *, reward: RewardSettings) -> N
 
 
 def question_totals(table: LabelledTable, *, total: Mapping[str, float]) -> Mapping[str, float] | None:
-    """Number of questions by data set. total: numbers by data set, or {"": number of all questions}, divided evenly, as
-    in the papers, where each data set has 500 questions; {} for None. Raises InvalidInput.
+    """Number of questions by data set; None if `total` is empty. Raises InvalidInput.
+
+    total: numbers by data set, or {"": number of all questions}, which is divided evenly, as in the papers, where each
+    data set has 500 questions.
     """
     if not total:
         return None

@@ -26,7 +26,7 @@ Kind = Literal["policy", "first pass", "arm", "baseline"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """A mean over the seeds, and its standard error; None with one seed."""
+    """A mean over the seeds, and its standard error, which is None with one seed."""
 
     mean: float
     error: float | None
@@ -127,7 +127,7 @@ def rows_of_policy(
 
 
 def baseline_rows(outcomes: RoutingTable, *, at: float | None) -> Iterator[RouterRow]:
-    """Yield the rows of each fixed arm, uniform, a mixture, and the oracle. at: cost of the mixture; None for none."""
+    """Yield the rows of each fixed arm, uniform, a mixture and the oracle. at: cost of the mixture; None to omit it."""
     count, n = len(outcomes.arms), len(outcomes.table.rows)
     every = np.eye(count)
     for place, arm in enumerate(outcomes.arms):

@@ -187,7 +187,7 @@ def _routing_table(
     progress: Progress,
     totals: Mapping[str, float] | None = None,
 ) -> RoutingTable:
-    """made_rows: the function `table_rows` with its settings. encoder: None if no policy needs features."""
+    """The table with its rows. made_rows: `table_rows` with its settings. encoder: None if no policy needs features."""
     features, encoder_hash = None, ""
     if encoder is not None:
         texts = [row.question for row in table.rows]

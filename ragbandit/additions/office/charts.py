@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element
 from ragbandit.additions.office.package import MAX_LABEL, Package, local_name
 from ragbandit.additions.office.percentages import as_percentage
 
-#: elements of a series with categories or the first of two coordinates; and with values
+#: elements of a series with categories or first coordinates; elements with values or second coordinates
 _CATEGORIES: Final = ("cat", "xVal")
 _VALUES: Final = ("val", "yVal")
 #: maximum number of levels of categories

@@ -32,7 +32,7 @@ _BODY: Final = frozenset({"body"})
 _SHAPES: Final = frozenset({"spTree"})
 #: type of relationship to a file of any format (HTML, RTF, ...) that a Word document includes; it is not read
 _INCLUDED: Final = "aFChunk"
-#: maximum number of columns of a cell, and of cells in a row, of which Word and PowerPoint have less than 100
+#: maximum number of columns that a cell covers, and of cells in a row; Word and PowerPoint have fewer than 100 of both
 _MAX_SPAN: Final = 64
 _MAX_CELLS: Final = 1_000
 
@@ -40,10 +40,10 @@ log = logging.getLogger("ragbandit.documents")
 
 
 def docx(path: Path) -> tuple[str, str]:
-    """(title or "", text) of a document of Word: headers, its body with text boxes, then what `_RELATED` lists.
+    """(title or "", text) of a document of Word: headers, body, notes, diagrams, charts, comments and footers.
 
-    Insertions are read, deletions and hidden text are not. A row of a table is a line. A warning names parts that the
-    document includes and that are not read. Raises InvalidInput.
+    The body includes text boxes. Insertions are read, deletions and hidden text are not. A row of a table is a line. A
+    warning names files that the document includes and that are not read. Raises InvalidInput.
     """
     with open_package(path) as package:
         main = package.main_part()
@@ -58,7 +58,7 @@ def docx(path: Path) -> tuple[str, str]:
 
 
 def pptx(path: Path) -> tuple[str, str]:
-    """(title or "", text) of a presentation: each slide with what `_RELATED` lists. Raises InvalidInput."""
+    """(title or "", text) of a presentation: slides with notes, diagrams, charts and comments. Raises InvalidInput."""
     with open_package(path) as package:
         main = package.main_part()
         slides = {each.id: each.target for each in package.relationships(main) if each.kind == "slide"}
@@ -255,7 +255,7 @@ def _is_number_field(element: Element) -> bool:
 
 
 def _has_descendant(element: Element, *path: str) -> bool:
-    """Whether the element has children of children with these local names."""
+    """Whether the element has a child with the first local name, which has a child with the second one, and so on."""
     if not path:
         return True
     return any(_has_descendant(child, *path[1:]) for child in element if local_name(child) == path[0])

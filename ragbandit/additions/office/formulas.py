@@ -50,7 +50,7 @@ class Formulas:
         return {**cell, "value": UnstoredFormula(text[:_MAX_FORMULA])}
 
     def _translate_shared(self, number: str, *, place: str) -> str:
-        """The shared formula with its references translated to the cell `place`; "" if it is unknown or too long."""
+        """The shared formula with references moved to the cell `place`; "" if it is unknown, too long or unreadable."""
         text, origin = self._shared.get(number, ("", ""))
         self._left -= len(text)
         if not text or len(text) > _MAX_FORMULA or self._left < 0:

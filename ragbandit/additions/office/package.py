@@ -1,9 +1,9 @@
 """The ZIP file of an Office document: its parts, which are read within caps, and the relationships between them.
 
-Relationships, and not names, say which part is what, so a part is checked where it is read. The counts are those of the
-parser that reads it: an encoding or an odd name changes none of them. Before, a part with as many signs `<` as it may
-have tags is refused by its bytes, also if they are in comments, since a parser takes seconds for millions of tags. In
-other encodings than UTF-8, which Office writes, end tags count there, too.
+Relationships, and not names, show what a part is, so a part is checked when it is read. The parser that reads a part
+counts its tags and attributes, so encodings and odd names change no count. Before that, the signs `<` in the bytes of a
+part are counted, because a parser takes seconds for millions of tags: a part with more signs than it may have tags is
+refused, even if they are in comments. This count leaves out end tags only in UTF-8, the encoding that Office writes.
 """
 
 import posixpath
@@ -23,8 +23,8 @@ from ragbandit.shared.errors import InvalidInput
 MAX_EXPANDED: Final = 128 * 1024 * 1024
 #: maximum number of files in a document
 MAX_PARTS: Final = 50_000
-#: maximum number of tags and attributes in all parts that are read: 30 kB of a ZIP file may have millions. Those of a
-#: tree count twice, since they take more time than those of a sheet
+#: maximum number of tags and attributes in all parts that are read: 30 kB of a ZIP file may have millions. In parts
+#: that become trees they count twice, since they take more time than in a sheet
 MAX_MARKS: Final = 10_000_000
 _TREE_COST: Final = 2
 #: maximum number of tags and attributes in one paragraph, table or row, which is in memory as a whole
@@ -44,7 +44,7 @@ _WIDE: Final = 4
 MAX_LABEL: Final = 1_000
 
 _CHUNK: Final = 256 * 1024
-#: maximum number of tags that are looked up once
+#: maximum number of different tags whose local names and weights are remembered
 _MAX_TAGS: Final = 1_000
 #: first bytes of an OLE file: an encrypted document, or one in the format before Office 2007
 _OLE: Final = b"\xd0\xcf\x11\xe0"
@@ -63,7 +63,7 @@ class Relationship:
 
 
 class Package:
-    """The parts of an Office document. All reading counts towards the maxima above. Raises InvalidInput above one."""
+    """The parts of an Office document. Raises InvalidInput if all that is read exceeds one of the maxima above."""
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
@@ -109,7 +109,7 @@ class Package:
     def check(
         self, name: str, *, of: frozenset[str], kept: frozenset[str], costs: Mapping[str, int], cost: int
     ) -> Iterator[Element]:
-        """Read a part to the end before another library reads it. Returns the children of some elements.
+        """Read a part to the end before another library reads it. Yields the children of some elements.
 
         of: local names of elements whose children the library reads one by one, so that each has to be within MAX_TREE
         kept: local names, also in `of`, of elements whose children are returned
@@ -136,7 +136,7 @@ class Package:
         self._marks_left -= reading.marks
 
     def _refuse_many_tags(self, name: str, *, cost: int) -> None:
-        """Refuse a part whose bytes begin more tags than may be left. cost: how often a tag counts at least"""
+        """Refuse a part whose bytes begin more tags than may still be read. cost: how often a tag counts at least"""
         size = tags = 0
         with _as_invalid(name), self._archive.open(name) as part:
             while (chunk := part.read(_CHUNK)) and size <= self._bytes_left:
@@ -169,7 +169,7 @@ class Package:
 
 
 class _Reading:
-    """One pass over the XML of a part. of, kept, costs, cost: see `Package.checked`."""
+    """One pass over the XML of a part. of, kept, costs, cost: see `Package.check`."""
 
     def __init__(self, *, of: frozenset[str], kept: frozenset[str], costs: Mapping[str, int], cost: int) -> None:
         #: tags and attributes so far

@@ -70,7 +70,7 @@ def _split_sections(code: str) -> list[str]:
 
 
 def _parse_section(part: str) -> _Section | None:
-    """Parse a section of a format; None if it does not show a number."""
+    """Parse a section of a format; None if it has signs or several numbers that this module does not format."""
     before = after = digits = ""
     percents = 0
     condition = None
@@ -93,7 +93,7 @@ def _parse_section(part: str) -> _Section | None:
 
 
 def _choose_section(sections: Sequence[_Section], *, value: float) -> tuple[_Section, bool]:
-    """Returns (section for the value, whether a minus sign has to be written before it)."""
+    """Returns (section for the value, whether a negative value gets a minus sign)."""
     first = sections[0]
     if any(each.condition for each in sections):
         for each in sections:

@@ -32,8 +32,8 @@ class Rows:
     """Makes a line of each row of a sheet, which come in order.
 
     The header is the first row with two or more cells, if all of them are texts. The next row belongs to the header if
-    all its cells are below merged header cells that cover several columns. A merged cell is one cell, whose
-    text belongs to each row and column that it covers.
+    all its cells are below merged header cells that cover several columns, and are texts, or numbers in a row without a
+    label of its own. A merged cell is one cell, whose text belongs to each row and column that it covers.
     """
 
     def __init__(self, *, areas: Iterable[Area], package: Package) -> None:
@@ -101,7 +101,7 @@ class Rows:
             return False
         own = {column: cell for column, cell in row.items() if cell.is_new}
         wide = {column for column, cell in last.items() if cell.is_wide}
-        are_years = own.keys() == wide < last.keys()  # or other numbers, in a row without a label of its own
+        are_years = own.keys() == wide < last.keys()  # years or other numbers, in a row without a label of its own
         if not own.keys() <= wide or not (are_years or all(cell.is_text for cell in own.values())):
             return False
         for column, cell in own.items():

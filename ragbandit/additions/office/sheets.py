@@ -235,7 +235,7 @@ def _is_hidden(attributes: dict[str, str], *, size: str) -> bool:
 
 @contextmanager
 def _open_book(path: Path, *, package: Package, library: Any) -> Iterator[_Book]:
-    """The workbook without its copies of other documents. Its sheets are read when `_Book` comes to them."""
+    """The workbook without its copies of other documents. A sheet is read when `_Book.lines` reaches it."""
     reader = library.ExcelReader(path, read_only=True, data_only=True, keep_links=False)
     reader.archive.close()
     with _CheckedArchive(path, package=package) as reader.archive:

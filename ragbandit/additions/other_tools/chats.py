@@ -10,7 +10,7 @@ Record = Mapping[str, Any]
 
 
 def find_chat_questions(entry: Record) -> Iterator[Record] | None:
-    """The questions of a chat of Open WebUI, ChatGPT, LibreChat, Claude or ShareGPT; None if this is no such chat."""
+    """The questions of a chat of Open WebUI, ChatGPT, LibreChat, Claude or ShareGPT; None for any other record."""
     chat = entry["chat"] if isinstance(entry.get("chat"), dict) else entry
     history = chat["history"] if isinstance(chat.get("history"), dict) else {}
     if isinstance(history.get("messages"), dict):

@@ -41,7 +41,7 @@ class FeedbackImporter:
         self._guesses = not scale
         path = fields["decision_id"]
         self._id_names = _ID_NAMES if path == "decision_id" else ()
-        self.keys = (path, path.partition(".")[0], *self._id_names)  #: see `records`
+        self.keys = (path, path.partition(".")[0], *self._id_names)  #: fields by which `records` knows a line
         self.read = self.bad = 0
         #: imported: new feedback; known: feedback stored before; late: new feedback on closed decisions
         self.counts = {"imported": 0, "known": 0, "late": 0}
@@ -49,7 +49,10 @@ class FeedbackImporter:
         self.faults: list[str] = []
 
     def check(self, readable: Path, *, file: Path) -> None:
-        """Read the whole file. Raises InvalidInput if a rating or reward is out of its bounds."""
+        """Read the whole file. Raises InvalidInput if a rating or reward is out of its bounds.
+
+        Without a given scale, sets the scale -1-1 if all ratings are -1 or 1, and one is -1.
+        """
         #: field -> (smallest, largest) number, each with its line
         extremes: dict[str, tuple[tuple[float, int], tuple[float, int]]] = {}
         bests: dict[float, int] = {}

@@ -37,7 +37,7 @@ _PATHS: Final = {name: [*map(plain_name, names.split())][::-1] for name, names i
 _GUESSED: Final = tuple(
     name for form in FORMS["forms"] for names in form.get("fields", {}).values() for name in names.split()
 )
-#: our fields with texts; a table's other column of such a name is not read
+#: our fields with texts. If several columns of a table have names of one of these fields, one column is read
 _TEXTS: Final = ("question", "answers", "answer")
 _NO_TEXTS: Final = frozenset(path for name, paths in _PATHS.items() if name not in _TEXTS for path in paths)
 #: maximum number of columns that are named as not read
@@ -120,7 +120,10 @@ class QuestionLog:
         return records(self.path, keys=keys, columns=_GUESSED)
 
     def _parse_records(self, *, only: Collection[int] | None = None) -> Iterator[tuple[str, dict[str, Any], int, int]]:
-        """Yield (key of the trace, our fields, number, place) of each record of the known form. only: their numbers."""
+        """Yield (key of the trace, our fields, number, place) of each record of the known form.
+
+        only: numbers of the records to parse; None for all.
+        """
         for number, parse in self._records():
             if only is not None and number not in only:
                 continue
@@ -139,12 +142,12 @@ class QuestionLog:
                 yield key or f"{number}-{place}", row, number, place
 
     def _questions_in(self, entry: Record) -> tuple[str, list[dict[str, Any]]]:
-        """The name of the tool, if an addition reads its log ("" if none does), and the records in a record."""
+        """Returns (name of the tool if an addition reads its log, otherwise ""; the records in a record)."""
         for tool, form in load_offered("logs").items() if not self.columns else ():
             try:
                 if (questions := form.read(entry)) is not None:
                     return tool, [_flatten_names(_plain_question(question)) for question in questions]
-            except Exception as error:  # another's class may raise anything, and the next record may be well
+            except Exception as error:  # an addition may raise anything, and the next record may be readable
                 raise InvalidInput(f"the form of logs {tool!r} cannot read it: {error!r}") from error
         return "", [*map(_flatten_names, _expand(entry))]
 
@@ -180,10 +183,11 @@ class QuestionLog:
                 yield str(column)
 
     def _read_row(self, names: Record) -> dict[str, Any]:
-        """Our fields of a record. The question is empty if it asks nothing."""
+        """Our fields of a record. The question is empty if the record asks nothing."""
         if right := next(filter(None, map(names.get, self.form.get("right", ()))), None):
             names = {"answers": right, **{name: None if value is right else value for name, value in names.items()}}
-        if isinstance(names.get("instruction"), str) and isinstance(names.get("input"), str):  # a task and its text
+        # An instruction is a task, and the input is the text that the task is about.
+        if isinstance(names.get("instruction"), str) and isinstance(names.get("input"), str):
             names = {**names, "instruction": f"{names['instruction']}\n\n{names['input']}"}
         used = {name: value for name, value in names.items() if value is not None and name != self.form.get("unused")}
         row = {name: used[path] for name, paths in _PATHS.items() for path in paths if path in used}

@@ -22,7 +22,7 @@ def _plain_word(value: str) -> str:
 _WORDS: Final = {
     _plain_word(word): kind == "good" for kind in ("good", "bad") for word in FORMS["ratings"][kind].split()
 }
-#: word for a level of agreement or satisfaction, in the same form -> quality in [0, 1]
+#: word for a level of agreement or satisfaction, as `_plain_word` makes it -> quality in [0, 1]
 _LEVELS: Final = {
     _plain_word(word): float(quality) for quality, words in FORMS["levels"].items() for word in words.split()
 }

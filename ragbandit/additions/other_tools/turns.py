@@ -18,7 +18,8 @@ _WHO: Final = FORMS["who"].split()
 def question_of(value: Any) -> tuple[str, int, str | None]:
     """Returns (last text of the user, its number among the user's texts, the assistant's text after it or None).
 
-    The number is 0 if results of tools follow the question. Raises InvalidInput if several texts have no role.
+    The number is 0 if the user has no text, or if the last turn is a result of a tool or a user's turn without text.
+    Raises InvalidInput if several texts have no role.
     """
     turns = [turn for turn in _turns(value, "asked") if turn[0] != "system"]
     if len([text for role, text in turns if not role and text]) > 1 and _is_message_list(value):

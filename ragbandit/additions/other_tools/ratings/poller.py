@@ -88,7 +88,7 @@ class RatingPoller:
     ) -> Place | None:
         """Store ratings from the place on. Returns where the next poll continues, or None if all are read.
 
-        hold: renews the lease, and returns False without it. stops: whether the list ends with a known rating.
+        hold: renews the lease; returns False if another process has it. stops: whether to stop at a known rating.
         """
         pages = self._open_pages(place)
         for rows in pages.groups(self._budget()):
@@ -118,12 +118,12 @@ class RatingPoller:
         named = {row.id: sent_of(client_records_of(row.request)).message for row in rows}
         # Older versions of Open WebUI do not send the id of the message: then only a chat's only decision is certain.
         matches = [key for key, known in named.items() if known == message or [*named.values()] == [None]]
-        if len({row.tenant for row in rows}) > 1:  # callers choose the ids of their chats
+        if len({row.tenant for row in rows}) > 1:  # callers choose the ids of their chats, so tenants may share one
             matches = []
         plain = plain_decision_id(storable(message) or "")
         if not (matches or self._find_decisions(decisions.c.id.in_([plain, plain.removeprefix(RESPONSE_PREFIX)]))):
             remedy = f"set {self._field}.tenant to the tenant that asked"
-            raise InvalidInput("the rating is of no decision", field="decision_id", remedy=remedy)
+            raise InvalidInput("the rating belongs to no decision", field="decision_id", remedy=remedy)
         # Equal values at one time would be one rating if the rating has no id.
         own = [record["decision_id"], record["rater"]] if row.get("id") is None else []
         identity = canonical([self._field, row.get("id"), record["feedback_id"], record["rating"], *own])

@@ -126,7 +126,7 @@ def authorization_of(key: str) -> str:
 
 
 def _group_rows(rows: Iterator[Any]) -> Iterator[list[Any]]:
-    """Groups of GROUP rows. If the rows end with a ValueError, it comes after the last rows."""
+    """Yield groups of up to GROUP rows. A ValueError of `rows` is raised after the rows before it."""
     group: list[Any] = []
     while True:
         fault = None

@@ -21,7 +21,7 @@ class RatingsSettings(Section):
     key_env: Annotated[str, Field(min_length=1)]
     #: WORST-BEST, the worst and the best rating; -1-1 for thumbs
     scale: str = "0-1"
-    #: tenant whose answers are rated; None: every tenant. Then the id of a chat of several tenants names no answer
+    #: tenant whose answers are rated; None for all tenants. Then a chat's id that several tenants use names no answer
     tenant: str | None = None
     #: seconds between two fetches
     every_s: Annotated[float, Field(ge=1)] = 60.0

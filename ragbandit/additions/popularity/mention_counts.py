@@ -5,10 +5,10 @@
 mentions: key (ragbandit.additions.popularity.entity_words) -> number of passages, at least 2. Rarer names count as not
 mentioned. You may write such a file yourself, with page views for example; its numbers need not be whole.
 
-A passage mentions its title without "(...)" at the end, and every run of words that begins with a capitalised word,
-ends with a capitalised word or a number, and has only such words and particles ("of", "von") in between. Parts of a run
-count too. A single word that the passages write more often without a capital is no name. In scripts without capitals
-only titles count.
+A passage mentions its title without "(...)" at the end, and every run of up to LONGEST words that begins with a
+capitalised word, ends with a capitalised word or a number, and has only such words and particles ("of", "von") in
+between. Parts of a run count too. A single word that the passages write more often without a capital is not a name. In
+scripts without capitals only titles count.
 """
 
 import json

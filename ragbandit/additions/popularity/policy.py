@@ -1,15 +1,15 @@
 """`popularity`: Adaptive Retrieval (Mallen et al. 2023, arXiv 2212.10511, section 5): retrieve for rare entities.
 
-The popularity of a question is that of its least popular entity. From the threshold on, the arm `popular` answers,
-because language models remember popular entities; else the arm `rare`. Intended differences to the paper:
+The popularity of a question is the popularity of its least popular entity. From the threshold on, the arm `popular`
+answers, because language models remember popular entities; else the arm `rare`. Intended differences to the paper:
 
 - Popularity is the number of passages that mention the entity, which `ragbandit index counts` counts, not the page
   views of its article in Wikipedia. A file of your own may have page views.
 - There is one threshold, not one per relation, because the relation in a question is not known.
 
-Entities are, from left to right, the longest keys of the counts that begin at a capitalised word; in a question without
-capitals, at any word. An unknown capitalised word has popularity 0, unless it begins a sentence. The popularity
-of a question without entities is 0.
+Entities are, from left to right, the longest keys of the counts that begin at a capitalised word or a number; in a
+question without capitals, at any word. An unknown capitalised word has popularity 0, unless it begins a sentence or is
+a function word. The popularity of a question without entities is 0.
 """
 
 import functools
@@ -173,8 +173,7 @@ class Popularity(PerQuestionPolicy):
     def fit(
         self, rows: Sequence[TableRow], *, progress: Callable[[int, int], None] = lambda _done, _total: None
     ) -> dict[str, Json]:
-        """Choose the threshold with the most right answers; if several have, the one with the fewest steps, then the
-        lowest.
+        """Choose the threshold with the highest mean quality; of equals the one with fewest steps, then the lowest.
 
         The threshold is a popularity of these questions, or above every entity's. Returns a report: the numbers of all
         and used rows, the threshold, the share of `popular` and the mean quality. Raises InvalidInput if no row has
@@ -211,9 +210,12 @@ class Popularity(PerQuestionPolicy):
         return dict(self.report)
 
     def save(self, folder: str | Path) -> str:
-        """Write the folder for the param `trained`. Returns a sha256. Raises InvalidInput before `fit`."""
+        """Write the folder for the param `trained`. Returns the sha256 of ragbandit.json.
+
+        Raises InvalidInput if the policy is untrained, and ConfigError if the folder cannot be written.
+        """
         if self.report is None:
-            raise InvalidInput("is not trained", field="policy", remedy="call `fit` before `save`")
+            raise InvalidInput("the policy is not trained", field="policy", remedy="call `fit` before `save`")
         target = free_folder(folder)
         described = {"format": 1, "algorithm": self.algorithm, "counts": self.counts.sha256, "report": self.report}
         text = json.dumps(described, indent=1, sort_keys=True)
@@ -258,7 +260,7 @@ def read_counts(path: str) -> MentionCountsFile:
         fault = f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
     except (ValueError, RecursionError) as error:
         fault = f"Invalid JSON: {error}" if isinstance(error, json.JSONDecodeError) else str(error)
-    raise ConfigError(f"{path} is no file of counts: {fault}", field=_COUNTS, remedy=remedy)
+    raise ConfigError(f"{path} is not a file of counts: {fault}", field=_COUNTS, remedy=remedy)
 
 
 @functools.lru_cache(maxsize=2)  # a policy is made for every snapshot, and reads the file

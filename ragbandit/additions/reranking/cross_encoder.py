@@ -67,8 +67,8 @@ class CrossEncoder(Reranker):
     def score(
         self, query: str, texts: Sequence[str], *, abandoned: threading.Event | None = None
     ) -> npt.NDArray[np.float64]:
-        """Scores of the texts, shape (texts,). Thread-safe. abandoned: if it is set, the other texts are not scored."""
-        outputs = torch.zeros(len(texts), dtype=torch.float64)  # so that a sigmoid of high outputs is below 1.0
+        """Scores of the texts, shape (texts,). Thread-safe. abandoned: once it is set, no further text is scored."""
+        outputs = torch.zeros(len(texts), dtype=torch.float64)  # float64: a sigmoid of high outputs stays below 1.0
         with self._lock, torch.inference_mode():
             for indices in batches_by_length(texts, batch=_PAIRS):
                 if abandoned is not None and abandoned.is_set():

@@ -38,7 +38,7 @@ class RerankServer(Reranker):
     """Asks a server for scores of texts.
 
     url: address of the endpoint; "/rerank" is appended unless its last part has that word. Redirects are not followed.
-    key: sent as a bearer token; no error message contains it. None: no key is sent.
+    key: sent as a bearer token; no error message contains it. None to send no key.
     batch: maximum number of texts of a request; None for `BATCHES`. Several requests are sent at the same time.
     timeout_s: time limit of an attempt, seconds. retries: maximum number of retries after a temporary failure.
     price: price of the scored texts, if the server reports none of its own. Tokens and searches are the server's
@@ -158,7 +158,7 @@ def _with_rerank_path(url: str) -> str:
 def _result_rows(reply: Any) -> list[Any] | None:
     """The list of results: the reply itself (TEI), or its `results` (Cohere, Jina, vLLM) or `data` (Voyage)."""
     if isinstance(reply, dict):
-        inner = reply["output"] if isinstance(reply.get("output"), dict) else reply  # DashScope
+        inner = reply["output"] if isinstance(reply.get("output"), dict) else reply  # DashScope's replies have `output`
         return next((inner[name] for name in ("results", "data") if isinstance(inner.get(name), list)), None)
     return reply if isinstance(reply, list) else None
 
@@ -182,5 +182,5 @@ def _count_scored(reply: Any, *, estimate: ScoredAmounts) -> ScoredAmounts:
         add_usage(counts, {"usage": usage})
     tokens = next(filter(None, map(counts.get, ("total", "read", "read_plain"))), estimate.tokens)
     searches = count_of(billed.get("search_units")) or 1
-    searches = searches if searches <= estimate.documents else 1  # a larger number is no count of searches
+    searches = searches if searches <= estimate.documents else 1  # a larger number does not count searches
     return ScoredAmounts(documents=estimate.documents, tokens=tokens, searches=searches)

@@ -57,7 +57,7 @@ def make_reranker(chosen: RerankSettings) -> Reranker:
     if chosen.url is None:
         assert chosen.model is not None  # checked by the settings
         return _cross_encoder(chosen.model, device=chosen.device, prices=chosen.prices)
-    from ragbandit.additions.reranking.rerank_server import RerankServer  # it loads httpx
+    from ragbandit.additions.reranking.rerank_server import RerankServer  # this import loads httpx
 
     return RerankServer(
         chosen.url,
@@ -92,7 +92,7 @@ def price_of(prices: RerankPrices) -> Price:
 @lru_cache(maxsize=4)
 def _cross_encoder(model: str, *, device: str, prices: RerankPrices | None) -> Reranker:
     required_module("torch", extra="models", field=f"{_SECTION}.model")
-    from ragbandit.additions.reranking.cross_encoder import CrossEncoder  # it loads torch
+    from ragbandit.additions.reranking.cross_encoder import CrossEncoder  # this import loads torch
 
     folder = resolve(model, setting=f"{_SECTION}.model").folder
     name = None if Path(model).exists() else model

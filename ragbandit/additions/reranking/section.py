@@ -13,7 +13,7 @@ class RerankSection(Section):
     """Settings that rerankers add to the section `retriever`."""
 
     #: reranker of the hits, as {model: BAAI/bge-reranker-base, depth: 50} or {url: "http://10.0.0.9:8000/v1/rerank"}.
-    #: None: no reranking
+    #: None for no reranking
     rerank: RerankSettings | None = None
 
     def around(self, retriever: "RetrieverKind") -> "RetrieverKind":

@@ -23,25 +23,25 @@ class RerankSettings(Section):
 
     #: cross-encoder: a folder or hub name of a model with one output. With `url`: the model's name on the server
     model: Annotated[str, Field(min_length=1)] | None = None
-    #: hits that are searched and scored; the best of them go to the arm. Elasticsearch returns at most 10,000
+    #: number of hits that are searched and scored; the best of them go to the arm. Elasticsearch returns at most 10,000
     depth: Annotated[int, Field(ge=1, le=10_000)] = 50
     #: device of the cross-encoder; "auto": the GPU if there is one
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    #: address of a server's endpoint `/rerank`; None: the worker loads `model`
+    #: address of a server's endpoint `/rerank`; None if the worker loads `model`
     url: Annotated[str, Field(min_length=1)] | None = None
-    #: server: environment variable with the API key; None: no key is sent
+    #: server: environment variable with the API key; None to send no key
     api_key_env: Annotated[str, Field(min_length=1)] | None = None
     #: server: form of requests. "cohere": {model, query, documents, top_n}, also of Jina, vLLM and others. "tei":
     #: {query, texts}, of Text Embeddings Inference
     form: Literal["cohere", "tei"] = "cohere"
-    #: server: maximum number of documents of a request; None: 1,000, or 32 with `form: tei`
+    #: server: maximum number of documents of a request; None for 1,000, or for 32 with `form: tei`
     batch: Count | None = None
     #: server: timeout of an attempt, seconds
     timeout_s: Seconds = 10.0
     #: server: maximum number of retries after a temporary failure
     retries: Annotated[int, Field(ge=0, le=10)] = 2
     #: dollars per search, per 1,000 documents or per million tokens, unless the server reports a price
-    #: (docs/price.md#prices-that-servers-tell); None: reranking costs nothing else
+    #: (docs/price.md#prices-that-servers-tell); None for 0 dollars unless the server reports a price
     prices: RerankPrices | None = None
 
     @model_validator(mode="after")
@@ -50,7 +50,7 @@ class RerankSettings(Section):
             raise ValueError("needs the model of a cross-encoder, or the url of a server")
         of_server = {"api_key_env", "form", "batch", "timeout_s", "retries"} & self.model_fields_set
         if self.url is None and of_server:
-            raise ValueError(f"has {min(of_server)}, which only a server has, and no url")
+            raise ValueError(f"has {min(of_server)}, which only a server reads, and no url")
         if self.url is not None and "device" in self.model_fields_set:
-            raise ValueError("has a device, and its url's server chooses its own; leave it out")
+            raise ValueError("has a device, but the server at its url chooses the device; leave it out")
         return self

@@ -149,11 +149,11 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
     An update asks the model for two new questions, searches once with both and the original question, and extends the
     note with the new passages. The new note is kept only if a comparison finds it clearly better, unless `keep` is
     "every". Stop reasons: "max_rounds" (`updates` are used up), "max_passages", "failed_updates" (`failures` updates
-    did not improve the note), "no_new_question", and "budget_rounds" or "budget_passages" if the budget allows less
-    than the params.
+    did not improve the note; never if `keep` is "every"), "no_new_question", and "budget_rounds" or "budget_passages"
+    if the budget allows less than the params.
 
     Differences to the authors' code: passages seen before are always left out, not only near the cap; an update without
-    a new passage, or with an unchanged note, fails without a comparison; no question is searched twice (the authors
+    a new passage, or with an unchanged note, fails without a comparison; no new question is searched twice (the authors
     only ask for that in the prompt); a verdict that cannot be parsed means that the new note is not better, and is a
     "parse_failed" in the trace; queries have no question words unless `prompts` is "paper"; decoding is greedy, not at
     temperature 0.1.

@@ -46,7 +46,7 @@ def parse_label(text: str, *, labels: Sequence[str]) -> str | None:
     """
     mentions = _find_mentions(text, labels=labels)
     for position, (mention, label) in enumerate(mentions):
-        before = text[max(0, mention.start() - 40) : mention.start()]  # longest distance of a negation
+        before = text[max(0, mention.start() - 40) : mention.start()]  # a negation begins at most 40 characters before
         if not _NEGATION.search(before) and not _repeats_options(text, mentions=mentions, position=position):
             return label
     return None
@@ -119,8 +119,8 @@ _LETTER = re.compile(r"\w")
 def is_content(word: str) -> bool:
     """Whether a word has content: it is not a stop word, and it is a digit or has at least two characters.
 
-    DRAGIN's paper uses a part-of-speech tagger; this rule needs no model. Punctuation around the word is ignored. Words
-    of scripts without spaces have content.
+    DRAGIN's paper uses a part-of-speech tagger; this rule needs no model. Punctuation around the word is ignored. One
+    letter has content if it is not ASCII, because some scripts have words of one letter.
     """
     bare = word.strip(" \t\n.,;:!?\"'()[]{}<>*_`").lower().removesuffix("'s")
     if not _LETTER.search(bare) or bare in _STOP_WORDS:

@@ -45,12 +45,12 @@ def skeleton(
     name: Annotated[str, typer.Argument(help="name of the package: small letters, digits and underscores")],
     *,
     part: Annotated[list[str] | None, typer.Option(help=f"{', '.join(_OFFERED)}; repeat for several")] = None,
-    folder: Annotated[Path | None, typer.Option(help="where it is written; default: a folder NAME here")] = None,
+    folder: Annotated[Path | None, typer.Option(help="folder to write; default: NAME in this folder")] = None,
 ) -> None:
     """Write a package with parts of your own and the tests of their contracts, for `pip install`."""
     if re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name) is None:
         remedy = "begin with a small letter, and use small letters, digits and underscores"
-        raise InvalidInput(f"{name!r:.80} is no name of a package", field="NAME", remedy=remedy)
+        raise InvalidInput(f"{name!r:.80} is not a package name", field="NAME", remedy=remedy)
     parts = dict.fromkeys(part or ["arm"])
     for one in parts:
         if one not in _OFFERED:

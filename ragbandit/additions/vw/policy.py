@@ -11,8 +11,8 @@ with probability p (Bietti et al. 2021, "A Contextual Bandit Bake-off"):
 
 The explorers are computed here in float64 from VW's predicted costs, because VW's own explorers use float32 and do not
 return these costs. squarecb gives 1 / (K + gamma * gap) to each of K arms except the best arm, which costs less by the
-gap; gamma = gamma_scale * sqrt(updates) (Foster and Rakhlin 2020). VW raises small probabilities to epsilon/K; here
-epsilon/K is mixed in.
+gap; gamma = gamma_scale * sqrt(sum of the updates' weights) (Foster and Rakhlin 2020). VW raises small probabilities to
+epsilon/K; here epsilon/K is mixed in.
 
 VW is not thread-safe, so every call takes a lock. A state contains the bytes of VW's model.
 """

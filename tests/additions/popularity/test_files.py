@@ -52,9 +52,9 @@ def test_marks_of_encodings(tmp_path, encoding):
         ('{"format": 1, "mentions": {"paris": true}}', r"mentions\.paris"),
         ('{"format": 1, "mentions": {"paris": "40"}}', r"mentions\.paris"),
         ('{"format": 1, "mentions": ["paris"]}', "mentions"),
-        ("[" * 100_000, "is no file of counts"),
-        ("", "is no file of counts"),
-        ("[]", "is no file of counts"),
+        ("[" * 100_000, "is not a file of counts"),
+        ("", "is not a file of counts"),
+        ("[]", "is not a file of counts"),
         (b'{"format": 1, "mentions": {"m\xfcnchen": 40}}', "not UTF-8"),
     ],
 )

@@ -135,7 +135,7 @@ def test_index_search_prints_the_scores_of_the_reranker(folder):
 SERVER = {"url": "http://127.0.0.1:9"}
 WRONG = {
     "no model": ({}, {}, "retriever.rerank", "needs the model of a cross-encoder, or the url of a server"),
-    "half a server": ({"model": "m", "batch": 3}, {}, "retriever.rerank", "has batch, which only a server has"),
+    "half a server": ({"model": "m", "batch": 3}, {}, "retriever.rerank", "has batch, which only a server reads"),
     "a device": ({**SERVER, "device": "cpu"}, {}, "retriever.rerank", "has a device"),
     "depth 0": ({**SERVER, "depth": 0}, {}, "retriever.rerank.depth", "must be at least 1"),
     "a low depth": ({**SERVER, "depth": 4}, {"passages": 5}, "retriever.rerank.depth", "4 is below the 5 passages"),

@@ -1,4 +1,4 @@
-"""A chore: every process that learns logs once a minute how much it has learned."""
+"""A chore: once a minute, every process that learns logs how many rows the ledger has."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""A policy: plays the arm with the highest mean reward, and each arm at first."""
+"""A policy: plays the arm with the highest mean reward; an arm without rewards has the mean 0."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Settings at the top level of config.yaml, and a check of them. The module imports nothing else."""
+"""Settings at the top level of config.yaml, and a check of them. The core reads this module first: import little."""
 
 from collections.abc import Iterator
 

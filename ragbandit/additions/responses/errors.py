@@ -23,7 +23,7 @@ _PARAMS: Final = {
 
 
 class WebSocketUnsupported(RagBanditError, code="WEBSOCKET_UNSUPPORTED", status=426):
-    """There are no WebSockets here."""
+    """The service has no WebSockets."""
 
 
 def speaks_responses(scope: Scope) -> bool:

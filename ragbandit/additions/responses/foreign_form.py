@@ -8,7 +8,7 @@ from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.shared.model_servers.fitting.kinds import MARK
 from ragbandit.shared.reading.fields import object_in
 
-#: parameters of responses that need their own endpoint
+#: parameters that only the endpoint of responses can fulfil
 _STORED: Final = ("previous_response_id", "conversation", "prompt", "background")
 
 
@@ -25,7 +25,7 @@ def completion_of_response(body: Mapping[str, Any]) -> tuple[Mapping[str, Any], 
             message = f"{name} belongs to responses, and this endpoint has chat completions"
             raise Unsupported(message, field=name, remedy="POST /v1/responses")
     if asks_for_summary(sent):
-        message = "an item compaction is no answer of a chat completion"
+        message = "an item compaction cannot be the answer of a chat completion"
         raise Unsupported(message, field="input", remedy="POST /v1/responses")
     return chat_of_items(body)
 

@@ -99,7 +99,7 @@ def _add_message(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at:
     role = item.get("role")
     if role not in _ITEM_ROLES:
         remedy = f"use {', '.join(_ITEM_ROLES)}"
-        raise InvalidInput(f"{role!r:.80} is no role of a message", field=f"{at}.role", remedy=remedy)
+        raise InvalidInput(f"{role!r:.80} is not a role of a message", field=f"{at}.role", remedy=remedy)
     content = item.get("content")
     if isinstance(content, list):
         content = [_chat_part(part, at=f"{at}.content.{place}") for place, part in enumerate(content)]
@@ -112,7 +112,7 @@ def _add_message(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at:
 
 
 def _add_agent_message(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at: str) -> str | None:
-    """Append what one agent says to another as a user's message. Returns a name if a part of it cannot be read."""
+    """Append what one agent says to another as a user's message. Returns the name of an unreadable part, or None."""
     sent = item.get("content")
     sent = sent if isinstance(sent, list) else [sent] if sent else []
     converted = [_chat_part(part, at=f"{at}.content.{place}") for place, part in enumerate(sent)]
@@ -188,7 +188,7 @@ def _reasoning_fields(item: Mapping[str, Any]) -> dict[str, Any]:
     with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
         opaque = json.loads(item["encrypted_content"])
         fields |= reasoning_in(opaque)
-        if "reasoning_content" in opaque:  # null: see `output_of`
+        if "reasoning_content" in opaque:  # then the text of the item repeats these fields, see `output_of`
             return fields
     for parts in (item.get("content"), item.get("summary")):
         with suppress(RecursionError):
@@ -263,7 +263,7 @@ _ONLY_HERE: Final = frozenset(
 _IGNORED: Final = ("truncation", "max_tool_calls", "client_metadata", "context_management")
 #: fields of `reasoning` that are accepted: those that chat completions have too, and those that change no answer
 _EFFORT: Final = frozenset({"effort", "summary", "generate_summary", "context", "mode"})
-#: parameters among them without an effect here
+#: fields of `reasoning` without an effect here
 _REASONING_IGNORED: Final = ("context", "mode")
 
 #: parameter with a list -> (type of its values, how an error calls them)
@@ -298,7 +298,7 @@ def chat_of_items(
     unread = add_items(messages, [{"role": "user", "content": sent}] if isinstance(sent, str) else sent)
     tools, ignored = tools_of([*known, *sent_tools(body)], choice="none" if compacts else body.get("tool_choice"))
     text, reasoning = object_in(body, "text"), object_in(body, "reasoning")
-    is_known = reasoning.keys() <= _EFFORT  # otherwise it is the server's own object, as OpenRouter's
+    is_known = reasoning.keys() <= _EFFORT  # otherwise `reasoning` is in a server's own form, such as OpenRouter's
     wants_logprobs = body.get("top_logprobs") or "message.output_text.logprobs" in (body.get("include") or ())
     converted = {
         **tools,

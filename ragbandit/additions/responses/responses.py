@@ -65,7 +65,7 @@ class ResponseReply(TypedDict):
     metadata: dict[str, str]
     """`metadata` of the request."""
     store: bool
-    """false: this response cannot be read by its id."""
+    """false if this response cannot be read by its id."""
     safety_identifier: str | None
     """`safety_identifier` or `user` of the request."""
     ragbandit: NotRequired[replies.Facts]
@@ -180,7 +180,7 @@ def output_of(decision: Decision, outcome: Outcome, *, base: str) -> list[dict[s
         item["content"] = [item_part("reasoning_text", text)] if text else []
         opaque = {name: value for name, value in fields.items() if name not in ("reasoning_content", "reasoning")}
         if opaque.keys() & {"reasoning_text", "reasoning_details"} and len(opaque) == len(fields):
-            opaque["reasoning_content"] = None  # the text of the item is from these fields: it does not go back
+            opaque["reasoning_content"] = None  # the text of the item repeats these fields, so models do not get it
         if opaque:  # clients send this field back, and drop fields that they do not know
             item["encrypted_content"] = json.dumps(opaque)
         items.append(item)
@@ -321,7 +321,7 @@ class ResponseBody(OpenAIBody):
     """The question, or a conversation of items. A `message` has `role` and `content`, which is text or a list of parts
     (`input_text`, `input_image`, `input_file`, `output_text`). Arms that pass chats on also get `function_call` and
     `function_call_output`; calls of other tools and their outputs become those of functions. The tools of
-    `additional_tools` and `tool_search_output` are offered as those of `tools`. `agent_message` is a user's message.
+    `additional_tools` and `tool_search_output` are offered like `tools`. An `agent_message` is a user's message.
     `reasoning` becomes the `reasoning_content` of the answer or call that follows it. An `item_reference` is replaced
     by its item. Items of other types are left out and named in `request.ignored`."""
     instructions: Annotated[str | None, limits(ANY_TEXT)] = None
@@ -334,7 +334,7 @@ class ResponseBody(OpenAIBody):
     """Id of an earlier response: its conversation and answer come before `input`. 404 if the caller may not read that
     response, or if it was made with `store: false`."""
     store: bool | None = None
-    """false: the response cannot be read by its id or continued. The decision is stored all the same."""
+    """If false, the response cannot be read by its id or continued. Its decision is stored nevertheless."""
     conversation: Annotated[Choice, limits(enum=[None])] = None
     """Only null is supported: `previous_response_id` and the header `X-RagBandit-Session-Id` name the conversation."""
     background: Annotated[bool | None, limits(enum=[False, None])] = None
@@ -350,7 +350,7 @@ class ResponseBody(OpenAIBody):
 
     @property
     def notes(self) -> dict[str, Json]:
-        """Entries of `Sent.others`."""
+        """Facts about the request, for `Sent.others`."""
         return {
             "instructions": True if self.instructions else None,
             "store": False if self.store is False else None,

@@ -100,7 +100,7 @@ class Responses(ChatDoor[ResponseBody]):
         return ResponseStream(decision, base=base)
 
     async def read(self, request: Request, body: ResponseBody, *, key: str | None) -> ChatQuestion:
-        """Read a question; stored items replace references. Raises NotFound, Unsupported and as `chat_question`."""
+        """Read a question; stored items replace references. Raises NotFound, Unsupported and InvalidInput."""
         check_response(body)
         named_id = id_in_header(key)
         response_id = named_id or f"{RESPONSE_PREFIX}{new_id()}"
@@ -149,7 +149,7 @@ class Responses(ChatDoor[ResponseBody]):
         known: Sequence[Mapping[str, Any]],
         skip: int,
     ) -> tuple[Chat, list[str]]:
-        """Returns (the chat of a response, names of missing fields). skip: number of messages before the input."""
+        """Returns (the chat of a response, names of fields that it lacks). skip: number of messages before input."""
         sent, ignored = chat_of_items(fields, before=before, known=known)
         passed = bool(router_of(request).service.passing)
         return read_chat(sent, at="input", skip=skip, passed=passed), short_names(ignored)
@@ -273,7 +273,7 @@ async def _replace_references(request: Request, sent: Input) -> tuple[Input, lis
         item_id = str(items[place].get("id"))
         item = await _stored_item(request, item_id) if len(places) <= _MOST_REFERENCES else None
         if item is None and not item_id.startswith("rs_"):
-            message = f"{item_id!r:.80} is no item of a stored response of yours"
+            message = f"{item_id!r:.80} is not an item of a stored response of yours"
             if len(places) > _MOST_REFERENCES:
                 message = f"{len(places)} items are references, and {_MOST_REFERENCES} are read"
             remedy = "send the item itself in place of the reference"

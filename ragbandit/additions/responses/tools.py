@@ -26,8 +26,8 @@ _NO_SPACE: Final = "functions"
 NAMESPACES: Final = "namespaces"
 CALL_TYPES: Final = "call_types"
 _PLAIN: Final = ""
-#: fields of a function that no server of chat completions reads, and all that only responses have. A tool whose loading
-#: is deferred is offered at once
+#: fields of a function that no server of chat completions reads; `_ONLY_HERE` has all fields that only responses have.
+#: A tool whose loading is deferred is offered at once
 _UNREAD: Final = ("allowed_callers", "output_schema", "async")
 #: value of `allowed_callers`: the model calls the tool itself, as it does here
 _DIRECT: Final = ["direct"]
@@ -153,7 +153,7 @@ def item_tools(items: object) -> list[dict[str, Any]]:
 
 
 def brings_only_tools(item: Mapping[str, Any]) -> bool:
-    """Whether an item brings tools and is no result of a call."""
+    """Whether an item brings tools and is not the result of a call."""
     return item.get("type") in TOOL_ITEMS and not (item["type"] == SEARCH_OUTPUT and item.get("call_id"))
 
 
@@ -237,8 +237,9 @@ def call_facts(tools: Sequence[Mapping[str, Any]]) -> dict[str, Json]:
 
 
 def client_name_of(notes: Mapping[str, Any], name: str) -> tuple[str | None, dict[str, Any]]:
-    """The client's name of a called tool. Returns (type of a client's tool or None for a function or
-    free text, name and namespace of the tool).
+    """The client's name of a called tool.
+
+    Returns (type of a client's tool, or None for functions and free text; name and namespace of the tool).
     """
     types, spaces = notes.get(CALL_TYPES), notes.get(NAMESPACES)
     kind = types.get(name) if isinstance(types, dict) else None

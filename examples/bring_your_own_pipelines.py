@@ -1,4 +1,4 @@
-"""Two pipelines of yours behind one router: it chooses, you run, and what your users say teaches it.
+"""Two pipelines of your own behind one router: it chooses one, your code runs it, and ratings of users train it.
 
     ragbandit up --config examples/bring_your_own_pipelines.yaml   # arms: fast and deep, both `run_by: caller`
     python -m ragbandit.examples.bring_your_own_pipelines
@@ -20,7 +20,7 @@ def fast(question: str) -> dict[str, object]:
 
 
 def deep(question: str) -> dict[str, object]:
-    """Several rounds of search: here the same table, and the price of three."""
+    """Several rounds of search: here the same table, and the steps of three rounds."""
     return {"text": HANDBOOK[question], "rounds": 3}
 
 
@@ -37,7 +37,7 @@ def main() -> None:
             run = ask(question)
             thumb = run.value["text"] == gold  # in your product: what the user clicked
             client.feedback(run.decision_id, rating=thumb, rater="example")
-            print(f"{run.arm:5} {run.value['text']}" + (" (the service is away)" if run.degraded else ""))
+            print(f"{run.arm:5} {run.value['text']}" + (" (no service)" if run.degraded else ""))
 
 
 if __name__ == "__main__":

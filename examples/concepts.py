@@ -1,6 +1,6 @@
-"""The worked example of docs/concepts.md: two pipelines, easy and hard questions, and what a log of them says.
+"""The worked example of docs/concepts.md: two pipelines, easy and hard questions, and estimates from a log.
 
-Prints every number of that page; the same on every machine.
+Prints every number of that page. The numbers are the same on every machine.
 """
 
 import math
@@ -10,19 +10,19 @@ import random
 SHARES = {"easy": 0.7, "hard": 0.3}
 RIGHT = {"easy": {"fast": 0.9, "deep": 0.9}, "hard": {"fast": 0.2, "deep": 0.8}}
 STEPS = {"fast": 1, "deep": 4}
-#: what the router that made the log thought: mostly fast for easy questions, mostly deep for hard ones
+#: probabilities of the router that made the log: mostly fast for easy questions, mostly deep for hard ones
 PMF = {"easy": {"fast": 0.9, "deep": 0.1}, "hard": {"fast": 0.3, "deep": 0.7}}
 LOGGED = 10_000
 RUNS, LOOKS = 400, 1000
 
 
 def reward(kind: str, arm: str, weight: float) -> float:
-    """What an arm earns on a kind of question: quality - lambda * cost."""
+    """Mean reward of an arm on a kind of question: quality - lambda * cost."""
     return RIGHT[kind][arm] - weight * STEPS[arm]
 
 
 def by_lambda(weight: float) -> str:
-    """Which arm is best for each kind at this lambda, and what the three ways of choosing earn."""
+    """The best arm of each kind at this lambda, and the rewards of always fast, always deep and routing."""
     best = {kind: max(STEPS, key=lambda arm: reward(kind, arm, weight)) for kind in SHARES}
     always = {arm: sum(SHARES[kind] * reward(kind, arm, weight) for kind in SHARES) for arm in STEPS}
     routed = sum(SHARES[kind] * reward(kind, best[kind], weight) for kind in SHARES)
@@ -34,7 +34,7 @@ def by_lambda(weight: float) -> str:
 
 
 def from_a_log() -> list[str]:
-    """What "always deep" is worth: really, by the plain mean of a log, and by weights from the propensities."""
+    """How often "always deep" is right: in truth, by the plain mean of a log, and by weights from the propensities."""
     chance = random.Random(3)
     plain: list[float] = []
     weighted: list[float] = []
@@ -57,9 +57,9 @@ def from_a_log() -> list[str]:
 
 
 def found(values: list[float]) -> tuple[bool, bool]:
-    """Look after every value from the 30th on: is a difference ever reported, although there is none?
+    """Whether two intervals, read after every value from the 30th on, ever report a difference of the mean from 0.
 
-    Returns (by the usual 95 % interval, by a confidence sequence: Howard et al. 2021, normal mixture, tightest at 500).
+    Returns (usual 95 % interval, confidence sequence: Howard et al. 2021, normal mixture, tightest at 500).
     """
     rho = math.sqrt((-2 * math.log(0.05) + math.log(1 - 2 * math.log(0.05))) / 500)
     total = squares = 0.0
@@ -77,7 +77,7 @@ def found(values: list[float]) -> tuple[bool, bool]:
 
 
 def peeking() -> list[str]:
-    """How often looking all the time finds a difference between two equal pipelines."""
+    """How often reading the interval after every question finds a difference between two equal pipelines."""
     chance = random.Random(5)
     runs = [
         found([float(chance.random() < 0.5) - float(chance.random() < 0.5) for _ in range(LOOKS)]) for _ in range(RUNS)

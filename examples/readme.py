@@ -1,6 +1,6 @@
-"""README's Python in functions, for the type checker: what it shows passes `mypy --strict`, a slip does not.
+"""README's Python in functions, for the type checker: README's calls pass `mypy --strict`, and calls with slips fail.
 
-A test compares the calls with README's; `make lint` checks their types. It is not run.
+A test compares the calls with README's; `make lint` checks their types. The functions are not run.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The tutorial's caller: asks a running service which pipeline to take, and reports its outcome (docs/tutorial.md).
+"""The tutorial's caller: asks a running service for a pipeline, and reports the outcome (docs/tutorial.md).
 
 The outcome of each pipeline for each question was recorded (examples/handbook/table.jsonl), so no model is needed.
 """
@@ -14,17 +14,17 @@ from ragbandit import Client
 from ragbandit.shared.errors import RagBanditError
 
 TABLE = Path(__file__).parent / "handbook" / "table.jsonl"
-#: what a step costs in examples/tutorial.yaml
+#: cost of a step in examples/tutorial.yaml, in right answers
 STEP = 0.05
 ARMS = ("no_retrieval", "single_step", "multi_step")
 
 
 def main() -> None:
-    """Ask the questions of the table, again and again; print what routing gave in each pass."""
+    """Ask the questions of the table in several passes; print the results of routing in each pass."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--url", default=os.environ.get("RAGBANDIT_URL", "http://localhost:8100"))
-    parser.add_argument("--limit", type=int, default=300, help="questions")
-    parser.add_argument("--passes", type=int, default=6, help="times that each is asked")
+    parser.add_argument("--limit", type=int, default=300, help="number of questions")
+    parser.add_argument("--passes", type=int, default=6, help="number of times that each question is asked")
     arguments = parser.parse_args()
     rows = [json.loads(line) for line in TABLE.read_text(encoding="utf-8").splitlines()][: arguments.limit]
     with Client(arguments.url) as client:

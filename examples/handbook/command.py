@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, Final
 
 HERE: Final = Path(__file__).parent
-DATA: Final = Path(".ragbandit") / "demo"  # in the folder of the caller; --data puts it elsewhere
+DATA: Final = Path(".ragbandit") / "demo"  # in the working directory, unless --data names another folder
 TABLE: Final = HERE / "table.jsonl"  # written by `make handbook-table`
 ARMS: Final = ("no_retrieval", "single_step", "multi_step")
 Row = dict[str, Any]
 
 
 def environment_of(config: Path, *, data: Path) -> dict[str, str]:
-    """Our environment with this configuration and a free port, without settings of other services."""
+    """The environment of this process with this configuration and a free port, without settings of other services."""
     foreign = ("RAGBANDIT_", "DATABASE_URL", "REDIS_URL")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
     with socket.socket() as probe:
@@ -35,9 +35,9 @@ def read_questions(file: Path = HERE / "questions.jsonl") -> list[Row]:
 def ragbandit(
     arguments: list[str], *, environment: dict[str, str], seen: bool = False, timeout_s: float | None = 1800
 ) -> str:
-    """Standard output of the verb; with `seen` its progress and warnings go to the terminal as they come.
+    """Run a verb of the command. Returns its standard output. Raises SystemExit with its output if it fails.
 
-    Raises SystemExit with what it said where it failed.
+    seen: whether its progress and warnings go to the terminal.
     """
     done = subprocess.run(
         [sys.executable, "-m", "ragbandit", *arguments],
@@ -47,7 +47,7 @@ def ragbandit(
         text=True,
         timeout=timeout_s,
     )
-    told = {"evaluate": {1}, "verify": {1}, "advise": {3, 4}}.get(arguments[0], set())  # the report says it
+    told = {"evaluate": {1}, "verify": {1}, "advise": {3, 4}}.get(arguments[0], set())  # results, and not failures
     if done.returncode != 0 and not (done.returncode in told and done.stdout):
         said = f":\n{done.stderr or done.stdout}" if done.stderr or done.stdout else ""
         raise SystemExit(f"ragbandit {' '.join(arguments)} failed{said}")

@@ -1,10 +1,10 @@
-"""`ragbandit demo` and `make demo`: the whole loop on the embedded default, driven over HTTP like any client would.
+"""`ragbandit demo` and `make demo`: the whole loop with SQLite and a small model, driven over HTTP as by any client.
 
-First the recorded table: a verdict on it, and what routing earns while it learns, against always one pipeline, in ten
-orders of all questions. Then a few questions live. A policy that has learned the recorded outcomes of other questions
-routes, real retrieval and a small real language model answer, and a script judges, mostly by a thumb up or down, else
-by gold answers. The policy goes on learning, and at the end everything is verified. Prints a page of text, with
-`--detail` every table, and writes .ragbandit/demo/report.json.
+First the recorded table: a verdict on it, and the reward of routing while it learns, against always one pipeline, in
+ten orders of all questions. Then a few questions live. A policy that has learned the recorded outcomes of other
+questions routes, real retrieval and a small real language model answer, and a script judges, mostly by a thumb up or
+down, else by gold answers. The policy continues to learn, and at the end everything is verified. Prints a page of text,
+with `--detail` every table, and writes .ragbandit/demo/report.json.
 
 Weights are fetched, and the curve is computed, while other steps run.
 """
@@ -46,19 +46,19 @@ from ragbandit.router.policies import built_in_policies
 from ragbandit.shared.errors import InvalidInput, missing_package
 from ragbandit.workers.cli import VERBS
 
-#: questions answered at a time: a worker writes several answers at once, in little more time than one
+#: number of questions that are asked at the same time: a worker writes several answers in little more time than one
 CONCURRENCY = 8
-#: questions that are asked live, at most: a model's answer costs seconds of processor time, and a few show the loop
+#: maximum number of live questions: a model's answer costs seconds of processor time, and a few answers show the loop
 ASKED = 12
-#: one in how many questions is held out, so that live ones were not learned before
+#: one in this many questions is held out, so that the policy has not learned live questions before
 HELD_OUT = 6
 #: orders in which the recorded table is learned, half of those of `make handbook-curve`
 ORDERS = 10
 #: share of the live questions that a thumb judges (by a script with the gold answers); gold answers judge the others
 RATED = 0.8
-#: feedback sent twice, and decisions judged a second time after they were learned
+#: number of feedbacks that are sent twice, and of decisions that are judged again after they were learned
 TWICE, LATE = 8, 5
-#: decisions without feedback
+#: number of decisions without feedback
 UNJUDGED = 3
 
 console = Console()
@@ -82,10 +82,10 @@ class Options:
 
 def demo(
     *,
-    policy: Annotated[str | None, typer.Option(metavar="NAME", help="another policy than the configured")] = None,
-    limit: Annotated[int, typer.Option(help="questions that are asked live, at most")] = ASKED,
-    seed: Annotated[int, typer.Option(help="which questions are asked live, and which learned before")] = 0,
-    seeds: Annotated[int, typer.Option(min=1, help="orders in which the recorded table is learned")] = ORDERS,
+    policy: Annotated[str | None, typer.Option(metavar="NAME", help="policy in place of the configured one")] = None,
+    limit: Annotated[int, typer.Option(help="maximum number of live questions")] = ASKED,
+    seed: Annotated[int, typer.Option(help="seed that decides which questions are live")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="number of orders in which the table is learned")] = ORDERS,
     table: Annotated[Path, typer.Option(help="the recorded table; default: the handbook's")] = TABLE,
     data: Annotated[Path, typer.Option(help="folder for everything the demo writes")] = DATA,
     config: Annotated[Path, typer.Option(help="settings; default: the handbook's")] = HERE / "config.yaml",
@@ -95,7 +95,7 @@ def demo(
 ) -> None:
     """Show what routing earns: a recorded table first, then a few questions live, with a small model.
 
-    Exit code 1 if anything that must agree does not.
+    Exit code 1 if two results that must be equal differ.
     """
     if policy is not None and policy not in built_in_policies():
         known = ", ".join(built_in_policies())
@@ -105,7 +105,7 @@ def demo(
             raise missing_package(name, extra="service,models")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     np.seterr(all="raise")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the service ends as well
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends the service, too
     chosen = Options(
         policy=policy, limit=limit, seed=seed, seeds=seeds, table=table.absolute(), data=data.absolute(),
         config=config.absolute(), workers=workers, keep=keep, detail=detail,

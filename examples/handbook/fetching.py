@@ -19,7 +19,7 @@ _LOG: Final = "fetch.log"
 
 
 def missing_weights(settings: Settings) -> list[str]:
-    """What the first run fetches, in words; empty if all weights are on this disk."""
+    """The models whose weights the first run fetches, in words; empty if all weights are on this disk."""
     encoder = DEFAULT_ENCODER if settings.encoder.model == AUTO else settings.encoder.model
     wanted = {"the encoder": None if encoder == HASHING else encoder}
     wanted |= {"a small language model": settings.generator.model if settings.generator.name == "local" else None}

@@ -1,7 +1,7 @@
 """Which questions the demo asks live, and which recorded ones its policy learns before.
 
-Half of the questions are templates filled with names. So questions are held out by what they ask for: none that the
-policy learns before the first live question asks for the same as a live one, whatever its names.
+Half of the questions are templates filled with names. So questions are held out by the property that they ask for: no
+question that the policy learns before the first live question asks for the property of a live question.
 """
 
 import json
@@ -25,15 +25,15 @@ _SMALL: Final = (
 
 
 def asked_for(question: str) -> str:
-    """The first word that is not small: `phone` for the extension of whomever. Questions of one template share it."""
+    """The first word that is not small, such as `phone` for phone extensions. Questions of one template share it."""
     return next((word for word in re.findall(r"[a-z']+", question.lower()) if word not in _SMALL), "")
 
 
 def split(questions: Sequence[Row], *, limit: int, seed: int) -> tuple[list[Row], list[Row]]:
-    """(live, others): no question of the one asks for what one of the other does.
+    """Returns (live questions, others). No question of one list asks for a property of the other list.
 
-    The live ones are `limit` at most, with no more of each kind than all questions have. The seed gives them and their
-    order.
+    At most `limit` questions are live; the share of each kind is at most its share of all questions. The seed decides
+    which questions are live, and their order.
     """
     groups: dict[str, list[Row]] = defaultdict(list)
     for row in questions:
@@ -62,7 +62,7 @@ def recorded(table: LabelledTable, *, settings: RewardSettings) -> dict[str, Row
 
 
 def warmed(table: Path, *, others: Sequence[Row], file: Path, ragbandit: Callable[[list[str]], str]) -> Row:
-    """Let the policy learn the table's rows of the other questions, written to the file; the advice on them."""
+    """Write the table's rows of the other questions to the file, and let the policy learn them. Returns the advice."""
     ids = {row["id"] for row in others}
     lines = table.read_text(encoding="utf-8").splitlines(keepends=True)
     file.write_text("".join(line for line in lines if json.loads(line)["id"] in ids), encoding="utf-8")

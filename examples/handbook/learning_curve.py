@@ -1,8 +1,8 @@
-"""`make handbook-curve`: what the demo's policy earns while it learns the recorded table, as text and as a picture.
+"""`make handbook-curve`: rewards of the demo's policy while it learns the recorded table, as text and as a picture.
 
 The table has the outcome of every arm for every question (`make handbook-table`). Each seed asks every question once,
-in an order of its own; the policy draws an arm and learns only its outcome, by the code that serves. The same questions
-give the reward of always one arm.
+in its own order; the policy draws an arm and learns only the outcome of this arm, with the code of the service. The
+rewards of always one arm are means over the same questions.
 """
 
 import argparse
@@ -41,15 +41,15 @@ from ragbandit.shared.texts.formats import decimal
 from ragbandit.shared.types import ArmName, Indices, Matrix, Vector
 
 SEEDS: Final = 20
-#: the router that may not fall behind the incumbent
+#: name of the curve of the router that is held back to the incumbent
 HELD: Final = "router, with incumbent"
 #: the band, in quantiles over the seeds
 BAND: Final = (0.05, 0.95)
-#: points of the curve, each of how many is printed, and columns of the print
+#: number of points of the curve; every PRINTED-th point is printed; columns of the printed curve
 POINTS, PRINTED, COLUMNS = 48, 3, 64
-#: lines of the small picture, and questions before its first point, whose mean is noise
+#: lines of the small picture, and smallest number of questions of its points: means of fewer questions are noise
 LINES, FIRST = 7, 20
-#: questions of the shortest prefix that is compared: in shorter ones a single answer changes the ratio too much
+#: number of questions of the shortest prefix that is compared: in shorter ones one answer changes the ratio too much
 LEAST_PREFIX: Final = 100
 
 console = Console(emoji=False)
@@ -57,7 +57,7 @@ console = Console(emoji=False)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """Mean reward per question of the first so many, over the seeds, with the band."""
+    """Mean reward per question over the first `questions` questions, as mean over the seeds, with the band."""
 
     questions: int
     reward: float
@@ -86,30 +86,30 @@ class Curve:
     #: mean reward per question of always one arm, and of the best arm of every question
     always: Mapping[str, float]
     oracle: float
-    #: what was earned more per question than by always the best fixed arm, and its standard error over questions, each
-    #: question's reward being its mean over the seeds
+    #: mean reward per question minus the mean of always the best fixed arm, and its standard error over questions; a
+    #: question's reward is its mean over the seeds
     ahead: float
     ahead_se: float
     #: per arm: lead per question of one pass over always this arm, with its 95 % interval over questions and orders
     #: (mean, low, high); empty with a single seed
     leads: Mapping[str, tuple[float, float, float]]
-    #: the question from which on the sum of rewards is never again below the incumbent's, in the middle one of the
-    #: seeds; None where fewer than half get there. And the share that gets there
+    #: number of questions from which on the sum of rewards stays at or above the incumbent's, in the median seed; None
+    #: if it does so in fewer than half of the seeds. And the share of the seeds in which it does so
     break_even: int | None
     break_even_share: float
-    #: least share of the incumbent's reward that any seed had after any number of questions from 100 on
+    #: smallest share of the incumbent's reward, over all seeds and all numbers of questions from 100 on
     worst_prefix: float | None
     #: means of the policy under its name, and of always one arm under the arm's name
     late: Mapping[str, Late]
 
     @property
     def best_fixed(self) -> str:
-        """The arm that earns most if it is always taken."""
+        """The arm with the highest mean reward."""
         return max(self.always, key=lambda arm: self.always[arm])
 
     @property
     def beyond_doubt(self) -> bool:
-        """Whether the whole band ends above always the best fixed arm, and other questions would hardly undo it."""
+        """Whether the band ends above always the best fixed arm, and the difference is above 1.96 standard errors."""
         clear = self.points[-1].low > self.always[self.best_fixed] + 1e-9  # sums of the same rewards in another order
         return clear and self.ahead > 1.96 * self.ahead_se
 
@@ -150,7 +150,7 @@ def main() -> None:
 def learned(
     table: LabelledTable, *, settings: Settings, seeds: int, incumbent: str | None, progress: Progress = no_progress
 ) -> tuple[Curve, Curve | None]:
-    """The curve of the configured policy on this table, free; and held back to the incumbent, if one is given."""
+    """Returns (curve of the policy without an incumbent, curve with `incumbent` or None) on this table."""
     asked, features, encoder_hash = settings.policy, None, ""
     if "features" in untrained_policy(settings.policy_definition).needs:
         encoder = make_encoder(settings.encoder)
@@ -197,7 +197,7 @@ def play(
     labelled: float = 1.0,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Played:
-    """A pass of the configured policy over all questions, in an order that only the seed decides.
+    """A pass of the configured policy over all questions, in the order of the seed.
 
     rows, labelled: see `Learning`. progress: receives (questions done, total).
     """
@@ -214,7 +214,7 @@ def play(
 def curve_of(
     passes: Sequence[Played], *, name: str, table: LabelledTable, rewards: Matrix, incumbent: str | None
 ) -> Curve:
-    """The curve of these passes, each over the whole table. rewards: of every row and arm, (n, arms)."""
+    """The curve of these passes, each over the whole table. rewards: reward of every row and arm, shape (n, arms)."""
     means, count = rewards.mean(axis=0), len(table.rows)
     column = int(means.argmax()) if incumbent is None else table.arms.index(ArmName(incumbent))
     even, share = break_even(passes, fixed=rewards[:, column])
@@ -299,7 +299,7 @@ def _late(passes: Sequence[Played], *, table: LabelledTable, rewards: Matrix, na
 
 
 def sentence(curve: Curve) -> str:
-    """What to take away: answers and steps after learning, and whether the reward is beyond chance."""
+    """The result in words: right answers and steps after learning, and whether the lead is above chance."""
     late, best, end = curve.late, curve.best_fixed, curve.points[-1]
     mine = late[curve.name]
     dear = max(curve.always, key=lambda arm: late[arm].right)
@@ -347,7 +347,7 @@ def _learning_curve(curve: Curve) -> LearningCurve:
 
 
 def safe_start(curve: Curve, *, harm: float) -> str:
-    """What a start with the pipeline of today as the incumbent costs, and when it pays."""
+    """The result with an incumbent in words: reward while learning, smallest share of the incumbent's, break-even."""
     end, even = curve.points[-1], curve.break_even
     paid = "does not break even" if even is None else f"breaks even at question {even}"
     least = "" if curve.worst_prefix is None else f", never below {curve.worst_prefix:.2f} of it from question 100 on"
@@ -381,7 +381,7 @@ def picture(curve: Curve) -> list[str]:
 
 
 def chart(curve: Curve) -> list[str]:
-    """The curve on its side, question by question downwards; every line is whole in a pipe."""
+    """The curve with questions downwards and reward to the right, a line for each printed point."""
     marks = {arm: arm[0].upper() for arm in curve.always}
     lines = {**{marks[arm]: value for arm, value in curve.always.items()}, "O": curve.oracle}
     low = min([*lines.values(), *(point.low for point in curve.points)])

@@ -46,7 +46,9 @@ def prepared(
     ragbandit: Callable[[list[str]], str],
     console: Console,
 ) -> dict[str, str]:
-    """The environment in which everything runs this policy; None keeps the configured one. Trains the policy first.
+    """The environment in which all processes run the policy `name`, or the configured policy if `name` is None.
+
+    Prepares and trains the policy first, if it needs that.
 
     ragbandit: runs a verb of the command and returns its output.
     """
@@ -70,7 +72,7 @@ def prepared(
     policy = {
         "RAGBANDIT_POLICY__NAME": name,
         "RAGBANDIT_POLICY__PARAMS": yaml.safe_dump(params, default_flow_style=True, width=10_000).strip(),
-        "RAGBANDIT_POLICY__INCUMBENT": "null",  # what is named is shown as it is
+        "RAGBANDIT_POLICY__INCUMBENT": "null",  # an incumbent would hold the policy back
     }
     return {**environment, **SETTINGS.get(name, {}), **policy}
 
@@ -78,7 +80,7 @@ def prepared(
 def _train(
     name: str, *, data: Path, questions: Sequence[Row], ragbandit: Callable[[list[str]], str], console: Console
 ) -> None:
-    """Run `ragbandit policy train` on a table of these questions, and say what came of it."""
+    """Run `ragbandit policy train` on a table of these questions, and print its result."""
     data.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(table_row(question)) + "\n" for question in questions]
     table = data / "table.jsonl"
@@ -96,10 +98,10 @@ def _train(
 
 
 def table_row(question: Row) -> Row:
-    """A line of the table: what the arms should make of a question by its kind. No arm has been asked.
+    """A row of the table, with results that the question's kind suggests: no arm is run.
 
-    Common knowledge is known to all, what stands in one passage to the arms that search, and what takes two
-    passages to multi_step alone, whose steps are about what it takes here.
+    Every arm knows common knowledge. Arms that search also answer questions about one passage, and multi_step questions
+    about two passages. The steps of multi_step are about its mean on the handbook.
     """
     right = {"none": (1, 1, 1), "one": (0, 1, 1), "two": (0, 0, 1)}[question["kind"]]
     arms = ("no_retrieval", "single_step", "multi_step")

@@ -1,9 +1,9 @@
-"""`make handbook-table`: every arm of the demo on every question of the handbook, answered once and kept in the tree.
+"""`make handbook-table`: runs every arm of the demo once on every question of the handbook, and writes the table.
 
-`ragbandit evaluate` runs the arms with the default model and keeps every answer under .ragbandit/demo/table, so that
-the same command goes on where it was stopped. Writes table.jsonl, as `ragbandit advise` reads it, and table.json:
-the command, the model and its hash, and the date. Another processor may write another word where two are nearly as
-likely, so a table that is made again need not be the same.
+`ragbandit evaluate` runs the arms with the default model and stores every answer under .ragbandit/demo/table, so the
+same command continues an interrupted run. Writes table.jsonl, as `ragbandit advise` reads it, and table.json: the
+command, the model and its hash, and the date. On another processor the model may choose differently between two almost
+equally likely words, so a new table may differ.
 """
 
 import argparse
@@ -27,13 +27,13 @@ console = Console(emoji=False)
 
 
 def main() -> None:
-    """Answer what is not answered yet, and write the two files."""
+    """Run the missing answers, and write the two files."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=DATA, help="folder for index and answers")
     parser.add_argument("--config", type=Path, default=HERE / "config.yaml", help="settings other than the demo's")
     parser.add_argument("--out", type=Path, default=HERE, help="folder for table.jsonl and table.json")
-    parser.add_argument("--concurrency", type=int, default=8, help="answers at a time")
-    parser.add_argument("--limit", type=int, help="only the first so many questions")
+    parser.add_argument("--concurrency", type=int, default=8, help="number of answers at the same time")
+    parser.add_argument("--limit", type=int, help="number of questions to ask; default: all")
     chosen = parser.parse_args()
     data = chosen.data.absolute()
     environment = environment_of(chosen.config.absolute(), data=data)
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def _facts(settings: Settings) -> Row:
-    """What the answers hang on, and when they were judged."""
+    """Facts on which the answers depend, and the date."""
     generator = settings.generator
     local = generator.name == "local"
     weights = resolve(generator.model, setting="generator.model") if local else None
@@ -78,8 +78,8 @@ def _facts(settings: Settings) -> Row:
 
 
 def _bfloat16() -> bool:
-    """Whether this processor computes in bfloat16, which `precision: auto` then takes."""
-    import torch  # it takes seconds to import
+    """Whether this processor computes in bfloat16, so that `precision: auto` is bfloat16."""
+    import torch  # this import takes seconds
 
     found = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     return bool(found.get("avx512_bf16") or found.get("amx_bf16"))

@@ -1,4 +1,4 @@
-"""The demo's figures: what happened per arm, and what always one arm earned on the same questions."""
+"""The demo's figures: results of each arm in the live run, and rewards of always one arm on the same questions."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,12 +12,12 @@ from ragbandit.examples.handbook.command import ARMS, Row
 from ragbandit.shared.texts.formats import decimal
 
 MEASURES: Final = ("reward", "quality", "steps")
-#: an interval must exclude 0 even this much wider: the headline is drawn from six of them
+#: an interval must exclude 0 even if it is wider by this factor, because the headline selects from six intervals
 WIDER: Final = 1.5
 
 
 def summarise(asked: list[Row], *, records: list[Row], status: Row, verdict: Row, judged: Row, seconds: float) -> Row:
-    """All that the report file holds."""
+    """The contents of the report file."""
     rows = [_row(question, record) for question, record in zip(asked, records, strict=True)]
     counters = status["counters"]
     learned = [row for row in rows if row["reward"] is not None]
@@ -80,7 +80,7 @@ def _means(rows: list[Row], *, share_of: int) -> Row:
 
 
 def _always(arm: str, *, rows: list[Row]) -> Row:
-    """What always this arm earned on these questions when the table was recorded."""
+    """Recorded means of always this arm on these questions; None without questions."""
     recorded = [row["recorded"][arm] for row in rows]
     return {name: float(np.mean([row[name] for row in recorded])) if rows else None for name in MEASURES}
 
@@ -96,7 +96,7 @@ def _kind(rows: list[Row], kind: str) -> Row:
 
 
 def show(console: Console, report: Row, *, file: Path) -> None:
-    """The tables that a person reads."""
+    """Print the tables."""
     table = Table("arm", "share", "right", "steps", "seconds", title="What was played live")
     for arm in ARMS:
         row = report["arms"][arm]
@@ -123,7 +123,7 @@ def show(console: Console, report: Row, *, file: Path) -> None:
 
 
 def live(report: Row) -> str:
-    """What happened live, and whether everything that was computed again from the store is equal."""
+    """Results of the live run, and whether all that was computed again from the store is equal."""
     arms = ", ".join(f"{arm} {report['arms'][arm]['n']}" for arm in ARMS)
     right = sum(row["n"] * (row["quality"] or 0.0) for row in report["arms"].values())
     equal = "equal" if report["ok"] else "NOT EQUAL"
@@ -134,7 +134,7 @@ def live(report: Row) -> str:
 
 
 def headline(report: Row) -> str:
-    """What the run shows of a policy that has learned, and of one that learns, and what it leaves open."""
+    """Leads of the policy after learning and while learning that are beyond doubt, and the leads that are not."""
     gains = report["warm"].get("gains", {})
     leads = {
         "Learned": {arm: (gain["value"], gain["low"], gain["high"]) for arm, gain in gains.items()},
@@ -151,7 +151,7 @@ def headline(report: Row) -> str:
 
 
 def _surely(leads: Mapping[str, Sequence[float | None]]) -> str:
-    """The smallest lead that is beyond doubt, and the largest loss that is."""
+    """The smallest lead and the largest loss that are beyond doubt, in words."""
     parts = []
     for sign in (1, -1):
         sure = [arm for arm, lead in leads.items() if _sure(lead, sign=sign)]

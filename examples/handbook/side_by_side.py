@@ -1,4 +1,4 @@
-"""Arms side by side: a sample with every kind of question alike, and the tables of what each arm made of it."""
+"""Arms side by side: a sample with equally many questions of every kind, and tables of each arm's results."""
 
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -30,9 +30,9 @@ def rewards_of(table: LabelledTable, *, reward: RewardSettings) -> Matrix:
 
 
 def sampled(questions: Sequence[Row], *, each: int, by: str) -> list[Row]:
-    """At most `each` questions of every value of the key `by`, drawn by a fixed seed, the values in turns.
+    """At most `each` questions for every value of the key `by`, drawn with a fixed seed; the values take turns.
 
-    A larger sample holds the smaller ones, so that answers once given are of use to it.
+    A larger sample contains the smaller samples, so that it reuses their stored answers.
     """
     groups: dict[str, list[Row]] = {}
     for row in questions:
@@ -42,7 +42,7 @@ def sampled(questions: Sequence[Row], *, each: int, by: str) -> list[Row]:
 
 
 def main_table(rows: Sequence[Row], *, title: str) -> Printed:
-    """A line per arm of what `ragbandit evaluate --json` printed."""
+    """A table with a line for each row that `ragbandit evaluate --json` printed."""
     heads = ("EM %", "F1 %", "Acc %", "Step", "Time", "read", "written", "failed")
     table = _table("strategy", *heads, title=title)
     for row in rows:
@@ -98,7 +98,7 @@ def kinds_table(rows: Sequence[Row], *, title: str) -> Printed:
 
 
 def print_wide(table: Printed, *, console: Console) -> None:
-    """The table whole, also in a pipe."""
+    """Print the table without cutting its columns, also into a pipe."""
     wide = Measurement.get(console, console.options.update(width=1000), table).maximum
     Console(file=console.file, width=max(wide, console.width), emoji=False).print(table)
 
@@ -111,7 +111,7 @@ def _table(first: str, *heads: str, title: str) -> Printed:
 
 
 def _said(row: Row, name: str, *, scale: float = 1.0, digits: int) -> str:
-    """The mean and its standard error; nothing where the row has none."""
+    """The mean and its standard error, if the row has them; "" without a mean."""
     value, error = row.get(name), row.get(f"{name}_se")
     if value is None:
         return ""

@@ -1,9 +1,9 @@
-"""`make demo STRATEGIES=all`: every arm that the configured model can carry, side by side on the same questions.
+"""`make demo STRATEGIES=all`: every arm that the configured model can run, side by side on the same questions.
 
-`ragbandit evaluate` runs the arms on a sample of the handbook's questions, as many of each kind, and keeps every
-answer: the same command goes on where it was stopped, and does nothing twice. Then the table that it writes is asked
-which arm is right for what, what each earns at the demo's lambda, and what `ragbandit advise` picks having learned
-it. Writes .ragbandit/demo/strategies.json.
+`ragbandit evaluate` runs the arms on a sample of the handbook's questions, equally many of each kind, and stores every
+answer, so the same command continues an interrupted run and repeats nothing. Its table shows which arm is right for
+which kind, and the reward of each arm at the demo's lambda. `ragbandit advise` learns the table and reports which arms
+the policy would choose. Writes .ragbandit/demo/strategies.json.
 """
 
 import argparse
@@ -34,20 +34,20 @@ from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.workers.setup.chosen_arms import parse_arms
 
-#: with two of three parts of the table learned, the third is judged
+#: number of parts of the table; each part is judged by a policy that has learned the other two
 FOLDS = 3
 
 console = Console(emoji=False)
 
 
 def main() -> None:
-    """Run the arms and show them."""
+    """Run the arms and print their results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--strategies", default="all", metavar="NAME[,NAME...]", help="at least two, or all")
     parser.add_argument(
-        "--each", type=int, default=3, help="how many questions of each kind (none, one, two passages) to ask"
+        "--each", type=int, default=3, help="number of questions of each kind (none, one, two passages)"
     )
-    parser.add_argument("--concurrency", type=int, default=1, help="answers at a time; above 1 Time is that of a crowd")
+    parser.add_argument("--concurrency", type=int, default=1, help="answers at the same time; above 1 each is slower")
     parser.add_argument("--data", type=Path, default=DATA, help="folder for everything the demo writes")
     parser.add_argument("--config", type=Path, default=HERE / "config.yaml", help="settings other than the demo's")
     chosen = parser.parse_args()
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def _evaluated(questions: list[Row], *, asked: list[str], folder: Path, environment: dict[str, str]) -> list[Row]:
-    """Rows of `ragbandit evaluate`, one per arm; its table and its answers are in the folder."""
+    """Rows of `ragbandit evaluate`, one per arm. Writes its table and its answers into the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "questions.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in questions), encoding="utf-8")
@@ -106,7 +106,7 @@ def _learned(questions: list[Row], *, folder: Path, settings: Settings, environm
 
 
 def _show(report: Row, *, file: Path) -> None:
-    """The tables that a person reads, and how little they say."""
+    """Print the tables, and a caution about them."""
     count, model = report["questions"], report["model"]
     print_wide(main_table(report["strategies"], title=f"{count} questions of the handbook, {model}"), console=console)
     for line in [*ended(report["strategies"]), LEGEND]:
@@ -132,7 +132,7 @@ def _show(report: Row, *, file: Path) -> None:
 
 
 def _caution(model: str, *, count: int) -> str:
-    """A caution about the order of the arms."""
+    """A caution: the sample is too small to rank the arms."""
     small = "a model of 135 million parameters, which cannot do what most arms ask of it, " if "135M" in model else ""
     joined = f"{small}and so few questions" if small else "So few questions"
     said = f"{joined[0].upper()}{joined[1:]} (n = {count})"

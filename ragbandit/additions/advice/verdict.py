@@ -79,8 +79,12 @@ def advice_of(
 ) -> Advice:
     """Compute the verdict on the configured policy from logged rows, which must have features if the policy needs them.
 
-    Raises InvalidInput if there are fewer questions than folds.
+    Raises InvalidInput if there are fewer questions than folds, or if all rows offer the same only arm.
     """
+    arms = {arm for row in rows for arm in row.decision.arms}
+    if len(arms) == 1:
+        remedy = "add another arm or pipeline: with one there is nothing to route"
+        raise InvalidInput(f"has only the arm {', '.join(arms)}", field=source, remedy=remedy)
     policy = learner_of(untrained_policy(settings.policy_definition))
     adviser = _Adviser(policy=policy, settings=settings, ask=ask or Criteria(), progress=progress)
     return adviser.advice(rows, source=source)

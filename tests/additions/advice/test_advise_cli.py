@@ -274,6 +274,20 @@ def test_what_cannot_be_learned(folder, words, config, said):
     assert "Traceback" not in output
 
 
+def test_a_store_with_one_arm_is_refused(folder):
+    """The refusal names the only arm and the remedy, and is not a traceback."""
+    (folder / "config.yaml").write_text(CONFIG[: CONFIG.index("arms:")] + "arms: {only: {run_by: caller}}")
+    with Router.open(load(None).settings) as router:
+        for number in range(6):
+            decision = router.route(f"who is number {number}?")
+            router.outcome(decision.id, answer="x", steps=1)
+            router.feedback(decision.id, rating=True)
+            router.learn()
+    output = warm(code=2)
+    assert "the store: has only the arm only (add another arm" in output
+    assert "Traceback" not in output
+
+
 def test_contexts_of_a_table_are_learned(folder):
     """A warm start learns what hangs on the declared context of the rows, also where no texts are kept."""
     arms = "arms: {no_retrieval: {run_by: caller}, single_step: {run_by: caller}, multi_step: {run_by: caller}}"

@@ -136,10 +136,10 @@ def _properties(mapping: Mapping[str, Any], *, before: str = "") -> Iterator[tup
 
 
 def _field_value(source: Any, path: str | None) -> Any:
-    """The value of a field, or None. path: not of a sub-field, because documents contain only its parent's value."""
+    """The value of a field, or None. For a sub-field, the value of its parent, since documents contain only that."""
     value = source
     for part in path.split(".") if path else ():
-        if isinstance(value, list):
+        if isinstance(value, list) and any(isinstance(one, dict) for one in value):
             value = [one[part] for one in value if isinstance(one, dict) and part in one]
         elif isinstance(value, dict):
             if path in value:

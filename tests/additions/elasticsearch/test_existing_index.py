@@ -107,6 +107,19 @@ def test_a_sub_field_may_be_searched(at):
     assert hit.passage.text == "The Danube flows into the Black Sea."
 
 
+def test_a_sub_field_of_a_field_with_several_values_has_their_text():
+    """Documents contain only the values of the field, which are the lines of the passage."""
+    headers = {"X_Elastic_Product": "Elasticsearch", "content_type": "application/json"}
+    body = {"type": "text", "fields": {"stemmed": {"type": "text", "analyzer": "english"}}}
+    mapping = {"own": {"mappings": {"properties": {"body": body}}}}
+    hits = {"hits": {"hits": [{"_id": "7", "_score": 3.5, "_source": {"body": ["A novel", "by Jane Austen."]}}]}}
+    replies = [json_reply(each, **headers) for each in (mapping, {"count": 1}, hits)]
+    with ScriptedHttp(*replies) as server:
+        index = ExistingIndex(server.url, fields=IndexFields(text="body.stemmed"), index="own")
+        [[hit]] = search_all(index.opened(), "novels")
+    assert hit.passage.text == "A novel\nby Jane Austen."
+
+
 def test_an_index_of_others_is_searched_by_its_vectors(at, encoder):
     """With a field of vectors, the nearest to the question's vector are found."""
     retriever = at("meaning", vector="embedding").opened(lambda: encoder)

@@ -62,7 +62,7 @@ def copy_functions(
             raise InvalidInput(message, field="arms", remedy="give each arm's name and a function of the question")
         if is_blocking and inspect.iscoroutinefunction(function):
             message = f"the function of {name!r} is async, but Client calls functions synchronously"
-            raise InvalidInput(message, field=f"arms.{name}", remedy="use AsyncClient, or a function that waits")
+            raise InvalidInput(message, field=f"arms.{name}", remedy="use AsyncClient, or pass a blocking function")
     return dict(functions)
 
 

@@ -90,7 +90,7 @@ def _check_key(key: str) -> str:
     # A header cannot contain any other character, and httpx's error about it would print the key.
     if not isinstance(key, str) or not key or not key.isascii() or any(c.isspace() or not c.isprintable() for c in key):
         message = "the API key is empty, or contains a character that no key contains"
-        raise InvalidInput(message, field="api_key", remedy="pass it as it was printed when it was made")
+        raise InvalidInput(message, field="api_key", remedy="pass the key as it was printed when it was made")
     return key
 
 

@@ -69,7 +69,7 @@ def proxy_in_words(url: str) -> str:
 @functools.cache
 def _warn_of(scheme: str) -> None:
     """Logs each kind once per process, because calls that an operator wants to go through a proxy go directly."""
-    log.warning("a proxy of the kind %s cannot be used: calls go directly; name a proxy of HTTP", scheme[:20])
+    log.warning("a proxy of the kind %s cannot be used: calls go directly; name an HTTP proxy", scheme[:20])
 
 
 def httpx_options(url: str) -> dict[str, Any]:

@@ -118,7 +118,7 @@ class Consumer:
         except Exception:
             failed = True
             extra = {"action": "job", "queue": self.name}
-            log.exception("a job failed; what it left undone is tried again", extra=extra)
+            log.exception("a job failed; its unfinished work is tried again", extra=extra)
         finally:
             with self._busy_lock:
                 self.busy -= 1

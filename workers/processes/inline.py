@@ -102,7 +102,7 @@ class InlineAnswers(InlineRuns):
             try:
                 asyncio.run_coroutine_threadsafe(self._end_runs(), self._loop).result(CLOSE_S)
             except TimeoutError:  # not raised: the caller must still close the database
-                log.warning("a part did not close; the process ends all the same", extra={"action": "close"})
+                log.warning("a generator or retriever is not closed; the process ends", extra={"action": "close"})
         self._give_back()
         for routine in self._routines:
             routine.close()

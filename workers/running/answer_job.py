@@ -123,7 +123,7 @@ class AnswerJob:
         not end its process, so the question does not run again.
         """
         extra = {**self.log_extra, "after_s": self.longest_s}
-        log.error("an arm ignores its cancellation: its question fails, and its run is left alone", extra=extra)
+        log.error("an arm ignores its cancellation: its question fails, and its run is abandoned", extra=extra)
         error = f"the arm {self.decision.arm!r} ran for {self.longest_s:g} s and ignored its cancellation"
         self._counted = self.account.cost.dollars
         cost = replace(self.account.cost, seconds_total=self.longest_s)
@@ -174,7 +174,7 @@ class AnswerJob:
         """Queue the decision again without counting this run, and charge the run's cost."""
         self.context.queue.give_back(self.decision.id)
         self.context.notifier.request_answers([self.decision.id])
-        log.info("not answered, since this process ends; another one takes it", extra=self.log_extra)
+        log.info("a decision is not answered, since this process ends; another process takes it", extra=self.log_extra)
         self.settle_rest()
 
     def settle_rest(self) -> None:
@@ -252,7 +252,7 @@ class AnswerJob:
         failed = successor.query.continues.failed
         assert failed is not None
         extra = self.log_extra | {"action": "failover", "next": successor.arm, "reason": failed.reason}
-        log.warning("an arm failed before its first content; another one answers in its place", extra=extra)
+        log.warning("an arm failed before its first content; another arm answers in its place", extra=extra)
         is_here = successor.arm in context.arms and not context.ending.is_set()
         claimed = context.queue.claim(only=successor.id) if is_here else None
         if claimed is None:

@@ -202,7 +202,7 @@ def feedback_id(kind: ScoreKind, decision_id: DecisionId, *, rule: str) -> Feedb
 def _log_refusal(scorer: QueueScorer, refused: Refused) -> None:
     extra = {"action": scorer.queue.kind, "decision": refused.decision_id}
     if refused.why == "budget":
-        log.info("the day's budget for judging is spent; what waits is judged tomorrow (UTC)", extra=extra)
+        log.info("the day's budget for judging is spent; waiting answers are judged tomorrow (UTC)", extra=extra)
     elif refused.why == "given_up":
         log.error("workers died over an answer that they scored; it is not tried again", extra=extra)
     else:

@@ -66,4 +66,4 @@ def _check_names(names: Sequence[str], *, known: Iterable[str], configured: Coll
     unknown = next((name for name in names if name not in every), None)
     if unknown is not None:
         remedy = known_choices(every, given=unknown)
-        raise InvalidInput(f"{unknown!r} is not an arm we know", field="strategy", remedy=remedy)
+        raise InvalidInput(f"{unknown!r} is not a known arm", field="strategy", remedy=remedy)

@@ -49,8 +49,8 @@ def check_room(settings: JudgeSettings, *, generator: Generator) -> None:
         fits = False
     if not fits:
         raise ConfigError(
-            f"the rubric, a reply of {settings.max_tokens} tokens and a short answer and passage have no room in "
+            f"the rubric, a reply of {settings.max_tokens} tokens, a short answer and a short passage do not fit into "
             f"{generator.context_tokens} tokens",
             field="judge.generator.context_tokens",
-            remedy="set it to what the model takes, 8192 for example; or lower judge.max_tokens",
+            remedy="set it to the model's context, for example 8192; or lower judge.max_tokens",
         )

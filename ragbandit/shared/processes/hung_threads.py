@@ -28,7 +28,7 @@ def leave_hung_threads(*, status: int) -> None:
     ]
     if hung or of_arms:
         extra = {"action": "close", "threads": "; ".join([*hung, *of_arms][:10]), "count": len(hung) + len(of_arms)}
-        log.warning("functions still run as this process ends, which does not wait for them", extra=extra)
+        log.warning("this process ends without waiting for functions that still run", extra=extra)
     if hung:
         logging.shutdown()
         sys.stdout.flush()

@@ -317,7 +317,7 @@ def test_all_names_what_cannot_be_run(run, tmp_path):
     ("words", "named"),
     [
         (("--strategy", "needy"), "needs attention"),
-        (("--strategy", "all,nobody"), "'nobody' is not an arm we know"),
+        (("--strategy", "all,nobody"), "'nobody' is not a known arm"),
         (("--strategy", "singlestep"), "(did you mean single_step? known: "),
         (("--strategy", "theirs"), "cannot run theirs, which your code runs"),
         (("--strategy", ","), "no strategy"),

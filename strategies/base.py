@@ -51,7 +51,7 @@ class Prompt:
 class Sampling:
     """Random sampling of tokens instead of greedy decoding. Raises InvalidInput if a number is out of its range."""
 
-    temperature: float  #: above 0, finite
+    temperature: float  #: a finite number above 0
     seed: int  #: the same seed, request and generator give the same text, if the generator supports seeds
     top_p: float = 1.0  #: sample from the fewest most probable tokens whose total probability is at least this
     top_k: int = 0  #: number of most probable tokens to sample from; 0 for all
@@ -81,7 +81,7 @@ class Request:
     deadline: float | None = None
     #: capabilities, for example "logprobs", whose results `Completion.details` must have
     want: frozenset[Need] = frozenset()
-    sampling: Sampling | None = None  #: None for greedy decoding
+    sampling: Sampling | None = None  #: how tokens are drawn; None for greedy decoding
     #: receives the whole text so far each time it has grown, perhaps without its end; a second attempt may begin with a
     #: shorter text. None if the text is not streamed. The generator awaits each call, so a slow sink slows it down. A
     #: text counts as delivered even if its call is cancelled. Generators may ignore the sink
@@ -111,7 +111,7 @@ class Completion:
     """The text of a model, with its cost; `text` contains neither the prompt nor the stop string."""
 
     text: str
-    prompt_tokens: int  #: 0 if the deadline passed before the model began to read
+    prompt_tokens: int  #: tokens of the prompt; 0 if the deadline passed before the model began to read
     completion_tokens: int
     #: reason of the text's end. "stop": the model or a stop string; "length": max_tokens; "deadline": the deadline
     finish: Literal["stop", "length", "deadline"]
@@ -119,7 +119,7 @@ class Completion:
     details: Mapping[str, object] = field(default_factory=dict, hash=False)
     dollars: float = 0.0  #: price of this call; 0.0 if it has none
     assumed_dollars: float = 0.0  #: price that is assumed for a call without one, see `Generator.assumed_prices`
-    price: Mapping[str, Any] = field(default_factory=dict, hash=False)  #: see `Cost.price`
+    price: Mapping[str, Any] = field(default_factory=dict, hash=False)  #: how it was priced, see `Cost.price`
     #: seconds until the first piece of a streamed answer; None if unknown, or if the answer was not streamed
     first_s: float | None = field(default=None, compare=False)
     cached_tokens: int = 0  #: prompt tokens that the provider read from its prompt cache

@@ -39,7 +39,7 @@ class ChatGenerator(OpenAiGenerator):
 
     def __init__(self, model: str, *, options: OpenAiOptions | None = None, context_tokens: int | None = None) -> None:
         super().__init__(model, options=options, context_tokens=context_tokens)
-        self.number = next(_NUMBERS)  #: unique in this process
+        self.number = next(_NUMBERS)  #: number of this generator, unique in this process
         self._known_tools = UnchangedTools().known
 
     @classmethod

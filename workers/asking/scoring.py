@@ -25,7 +25,7 @@ _LONGEST: Final = 64
 
 
 class Score(NamedTuple):
-    #: in [0, 1]; None if the answer gets no score
+    #: the score, in [0, 1]; None if the answer gets no score
     quality: float | None
     #: why there is no score
     fault: str | None = None

@@ -249,7 +249,7 @@ def parse_scores(text: str, *, criteria: Sequence[str], prompt: str = "") -> Map
         raise UnreadableScores(f"the reply has more than {_LONGEST_REPLY} characters")
     text = after_thoughts(text)
     scores = dict[str, CriterionScore]()
-    words = ""  #: after the last object with a score
+    words = ""  #: the text after the last object with a score
     for part in _parts(text, shown=_squeeze(prompt), criteria=criteria):
         if isinstance(part, str):
             words += part

@@ -71,7 +71,7 @@ class BoughtVerdict:
     reward: RewardSettings
     #: limits of one answer
     limits: BudgetSettings
-    #: setting `log.source_chars`
+    #: maximum number of stored characters of a passage: the setting `log.source_chars`
     source_chars: int
     ledger: Ledger
     #: all questions of the period; this run can ask those in `askable`
@@ -83,7 +83,7 @@ class BoughtVerdict:
     prices: AnswerPrices
     #: secret of the store, from which draws are computed
     secret: bytes
-    #: None if people label the answers
+    #: scores the answers; None if people label them
     scorer: Scorer | None
     #: number of questions that the run may ask, since people label the answers; None without a limit
     most_new: int | None = None

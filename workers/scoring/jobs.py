@@ -35,9 +35,9 @@ LOOK_AGAIN_S: Final = 3600.0
 
 
 class AnswerScore(NamedTuple):
-    #: from 0 to 1
+    #: the score, from 0 to 1
     value: float
-    #: stored with the feedback
+    #: facts that are stored with the feedback
     facts: Mapping[str, Json]
     spent: ScoreCost = ScoreCost()
 

@@ -20,13 +20,13 @@ class LimitReply(TypedDict):
     """A limit of the question's session or task, with the amount left before this turn."""
 
     of: Literal["session", "task"]
-    """What is limited."""
+    """Whether the session or the task has this limit."""
     unit: Literal["dollars", "turns"]
     """Unit of the limit."""
     limit: float
-    """The limit."""
+    """Largest allowed amount."""
     remaining: float
-    """What was left before this turn."""
+    """Amount that was left before this turn."""
 
 
 class ErrorDetail(TypedDict):

@@ -10,7 +10,7 @@ from ragbandit.shared.texts.json_values import decoded_text, json_value
 
 #: bytes that are counted for a line in addition to its own, since an empty line takes time and memory, too
 _LINE: Final = 256
-#: bytes of JSON that take as long as a line
+#: number of bytes of JSON that take as long to parse as a line
 _STEP: Final = 64
 #: after this number of parsed bytes of an incomplete document, the next attempt waits until the document has doubled
 _ATTEMPTS: Final = 1_000_000
@@ -153,7 +153,7 @@ class EventReader:
                 value = self._value_of(bytes(self._buffer))
             except ReplyTooLarge:
                 raise
-            except BrokenReply:  # incomplete
+            except BrokenReply:  # the document is incomplete
                 return []
             self._is_read = True
             return [*(value if isinstance(value, list) else [value]), DONE]

@@ -280,7 +280,7 @@ class _Pauses:
     def __init__(self, reply: "aiohttp.ClientResponse") -> None:
         self._loop, self._content, self._pace = asyncio.get_running_loop(), reply.content, READ
         connection = reply.connection
-        #: see `_protocol`; None if the whole reply has come with its headers
+        #: protocol of the connection, of the class in `_protocol`; None if the whole reply has come with its headers
         self._protocol: Any = None if connection is None else connection.protocol
         #: time of the last received bytes, by the loop's clock; seconds between the last two receipts
         self._came, self._gap_s = -math.inf, math.inf
@@ -369,7 +369,7 @@ class _ArrivedValues(Generic[_Piece]):
                 if value == DONE:
                     self.is_last = True
                     return
-        except Exception as error:  # raised after the pieces before it are used
+        except Exception as error:  # raised after the earlier pieces are used
             self.error = error
 
 

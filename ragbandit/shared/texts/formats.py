@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
-#: shown if there is no value
+#: text that is shown if there is no value
 NOTHING: Final = "\u2013"
 
 

@@ -249,7 +249,7 @@ class HoldbackShare(Fact):
     share: float
     #: exploration floor before the holdback was added
     floor: float | None
-    #: if the share falls: its settings, and the number of the arm's learned answers; see `falling_share`
+    #: settings of a falling share, and number of the arm's learned answers (`falling_share`); None if it does not fall
     first: float | None = None
     until: int | None = None
     then: float | None = None

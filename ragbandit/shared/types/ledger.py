@@ -66,7 +66,7 @@ class Update:
     """One row of the ledger: the training example of one decision."""
 
     policy: PolicyLabel
-    #: 1, 2, 3, ... without gaps, per policy
+    #: number of the row: 1, 2, 3, ... without gaps, per policy
     seq: int
     decision_id: DecisionId
     arm: ArmName
@@ -119,7 +119,7 @@ class TableRow:
 class SnapshotInfo:
     """Description of a snapshot: the state of a policy after update `last_seq`."""
 
-    #: "<label>-<last_seq>-<first 12 hex digits of sha256>"
+    #: name of the snapshot: "<label>-<last_seq>-<first 12 hex digits of sha256>"
     version: str
     policy: PolicyLabel
     algorithm: str

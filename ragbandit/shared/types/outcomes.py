@@ -324,7 +324,7 @@ class SpendLimit:
     kind: SpenderKind
     #: name of the tenant, public id of the key, see `session_spender`, or id of the task's first decision
     name: str
-    #: None for sessions and tasks, whose sums have no end
+    #: period of a budget; None for sessions and tasks, whose sums have no end
     period: Period | None = None
     unit: Literal["dollars", "turns"] = "dollars"
     most: float

@@ -99,11 +99,11 @@ class Continues:
     conversation: str | None = None
     #: hash of the whole chat and its parameters; requests with the same hash count as one request
     chat: str | None = None
-    #: None if the request brings no results of tools
+    #: the loop of tools that the request continues; None if it brings no results of tools
     loop: Loop | None = None
     #: the decision whose answer a chat without an id continues; None if the same chat has continued it before
     answer: str | None = None
-    #: None unless the decision answers in place of a failed arm
+    #: the failed attempt that the decision replaces; None if it replaces none
     failed: FailedArm | None = None
     #: id of the response that this one continues, as the caller sent it
     previous: str | None = None

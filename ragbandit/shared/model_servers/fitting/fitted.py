@@ -46,7 +46,7 @@ class RequestChanges:
     ids: dict[str, str] = field(default_factory=dict)
     #: names at the server of functions that replace tools of free text
     free_text: set[str] = field(default_factory=set)
-    #: indexes of calls of these functions
+    #: indexes of calls of the functions in `free_text`
     _held: list[Any] = field(default_factory=list)  # a list, since an index may be of any type
 
     def delta(self, delta: Mapping[str, Any]) -> dict[str, Any]:

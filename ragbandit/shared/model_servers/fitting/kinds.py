@@ -74,7 +74,7 @@ class ServerFeatures:
     user_after_result: bool = True
     #: field that must mark a last message of the assistant as the beginning of the answer; None if no field must
     prefix_mark: str | None = None
-    #: the only fields that a message may have; None for any
+    #: the only fields that a message may have; None for any fields
     message_fields: frozenset[str] | None = None
     call_id: IdForm = IdForm(most=1000)
     #: whether all calls of a conversation need ids of their own
@@ -95,7 +95,7 @@ class ServerFeatures:
     blank: bool = True
     #: whether a last message of the assistant may end with white space
     blank_end: bool = True
-    #: types of images; None: all
+    #: types of images; None for all types
     images: frozenset[str] | None = None
     #: whether the results of tools may only be texts
     text_results: bool = False
@@ -111,7 +111,7 @@ class ServerFeatures:
     thinks: bool = False
     #: whether names of tools must be unique
     unique_tools: bool = False
-    #: most stop strings; None: any number
+    #: maximum number of stop strings; None for any number
     most_stops: int | None = None
     #: whether `response_format` may be a schema
     json_schema: bool = True

@@ -27,16 +27,16 @@ from ragbandit.shared.processes.this_process import this_process
 from ragbandit.shared.types import ArmName, DecisionId, Source
 
 _IS_PAIR: Final = jobs.c.kind == "pair"
-#: ids per statement
+#: number of ids per statement
 _BATCH: Final = 500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BegunPair:
-    """A question that was begun and has not ended."""
+    """A question of a paired comparison that was begun and has not ended."""
 
     decision_id: DecisionId
-    #: number of processes that died while they asked it
+    #: number of processes that died while they asked the question
     deaths: int = 0
     #: estimate of the question's cost; None if no process asks the question
     reservation: Reservation | None = None
@@ -44,7 +44,7 @@ class BegunPair:
     paid_before: float = 0.0
     #: highest expected dollars of one call, which a process may have paid when it died
     call: float = 0.0
-    #: arm -> passages of its answer, for answers that are stored and not scored
+    #: arm -> passages of its answer, if the answer is stored and not scored
     sources: Mapping[ArmName, Sequence[Source]] = field(default_factory=dict)
     #: arm -> how often the judge failed on its answer
     failures: Mapping[ArmName, int] = field(default_factory=dict)
@@ -56,8 +56,8 @@ class BegunPair:
 
 
 def store_begun(connection: Connection, *, pair: BegunPair) -> None:
-    """Store a question, or delete it if it has ended. With a reservation it is being asked, and is stored as claimed by
-    this process, with one more death until it ends. Sources of an erased question are not stored.
+    """Store a question, or delete it if it has ended. A question with a reservation is being asked: it is stored as
+    claimed by this process, with one more death until it ends. Sources of an erased question are not stored.
     """
     if pair.sources and is_erased(connection, pair.decision_id) is not False:
         pair = replace(pair, sources={})
@@ -140,5 +140,5 @@ def _pair(row: RowMapping) -> BegunPair:
 
 
 def forget_pairs(connection: Connection, ids: Iterable[str]) -> None:
-    """Delete the jobs of these questions, which leave the store or were erased."""
+    """Delete the jobs of these questions, which are deleted or erased."""
     connection.execute(delete(jobs).where(_IS_PAIR, jobs.c.decision_id.in_(sorted(ids))))

@@ -35,9 +35,9 @@ from ragbandit.router.storage.sql.tables import closures, decisions, feedback, o
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ERASED, IMPORTED, Json, facts_without_texts
 
-#: decisions per transaction
+#: number of decisions per transaction
 BATCH: Final = 500
-#: before rows of `waiting`, see LOCK_ORDER in `rows/waiting.py`
+#: locks outcomes before rows of `waiting`, see LOCK_ORDER in `rows/waiting.py`
 _LOCK_OUTCOMES: Final = "SELECT decision_id FROM outcomes WHERE decision_id IN ? ORDER BY decision_id FOR UPDATE"
 
 
@@ -69,7 +69,7 @@ class Selection:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Erased:
-    """How many decisions an erasure has blanked, or would blank."""
+    """Numbers of decisions that an erasure has blanked, or would blank."""
 
     decisions: int
     #: number of these decisions that some ledger had neither learned nor closed
@@ -141,7 +141,7 @@ def _erase_batch(database: Database, ids: Sequence[str], *, features: bool, now:
         rows = connection.execute(locked).mappings().all()
         # The next question of the task must begin a new decision, since no ledger learns an erased one.
         connection.execute(delete(tables.units).where(tables.units.c.first.in_(ids)))
-        forget_sums(connection, ids, moves=moves)  # before the rows lose their session
+        forget_sums(connection, ids, moves=moves)  # must precede the deletion of the session in the rows
         send(connection, _LOCK_OUTCOMES, [*ids])
         _close(connection, rows, moves=moves, now=now)
         _blank_rows(connection, rows, features=features)
@@ -206,7 +206,7 @@ def _blank_decision(row: Row, *, features: bool) -> dict[str, Any]:
         kept[IMPORTED] = facts[IMPORTED]
     blank: dict[str, Any] = {"text": "", "context": "{}", "facts": canonical(kept), "session": None}
     queried = QueriedFacts.of_row(row)
-    blank |= queried._asdict()  # the JSON of a row without these columns loses facts now
+    blank |= queried._asdict()  # a row without these columns has the facts only in its JSON, which is blanked now
     blank["request"] = without_words(row["request"], arm_by=queried.arm_by, is_erased=True)
     blank["fault"] = None if row["fault"] is None else ERASED
     if features:

@@ -56,7 +56,7 @@ class ScoreJob:
     attempt: int
     #: number of earlier tries that failed because the judge's server failed
     failures: int
-    #: share of decisions that were sampled for the judge when this one was sampled
+    #: share of decisions that the judge sampled when this decision was sampled
     share: float
     #: time of the claim; costs count for the day of this time
     claimed_at: float
@@ -157,7 +157,7 @@ class ScoreQueue:
         return reply if isinstance(reply, Receipt) and not reply.duplicate else None
 
     def fail(self, job: ScoreJob, *, spent: ScoreCost, now: float, pause_s: float) -> Literal["given_up", "later"]:
-        """Record a try that failed because of its decision, which is tried again later unless this was the last try."""
+        """Record a try that failed because of the decision. It is tried again later, unless this was the last try."""
         with WriteTransaction(self.database) as (connection, moves):
             self._count(connection, {"failed": 1, **asdict(spent)}, now=job.claimed_at)
             if job.attempt >= self._attempts:
@@ -222,7 +222,7 @@ class _NotQueuedError(Exception):
 
 
 def _began(spent: ScoreCost) -> int:
-    """Correction of the day's number of judgements: -1 if the try was free, because free tries do not count."""
+    """Correction of the day's number of judgements: -1 for a free try, which does not count, else 0."""
     return 0 if any(asdict(spent).values()) else -1
 
 

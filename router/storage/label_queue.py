@@ -27,11 +27,11 @@ from ragbandit.router.storage.sql.tables import IS_LABEL, decisions, feedback, j
 from ragbandit.shared.errors import Conflict, NotFound, StoreError
 from ragbandit.shared.types import ArmName, FeedbackId, Source, own_feedback_id
 
-#: in `paired_answers`, in place of a judge: people label the answers of a bought verdict
+#: judge in `paired_answers` if people label the answers of a bought verdict
 LABEL_QUEUE: Final = "label queue"
 #: maximum number of questions of bought verdicts in the queue
 MOST_QUESTIONS: Final = 200
-#: numbers of decisions and labels are counted up to this
+#: largest number to which decisions and labels are counted
 MOST_COUNTED: Final = 10_000
 _CHANGED: Final = "its arm has changed"
 _EXPIRED: Final = "no label within 7 days"
@@ -55,7 +55,7 @@ _KEY: Final = (pairs.c.decision_id, pairs.c.arm, pairs.c.version)
 class LabelItem:
     """An answer to label, without the arm's name. For a verdict, passages are left out too: they could show the arm."""
 
-    #: the decision's id; for an answer of a verdict the id of `_PairRow`, which has a point
+    #: the decision's id; for an answer of a verdict `_PairRow.id`, which contains a point
     id: str
     kind: Literal["decision", "verdict"]
     question: str
@@ -110,7 +110,7 @@ def unknown_item() -> NotFound:
 
 
 def label_id(item_id: str, *, secret: bytes) -> FeedbackId:
-    """Id of the feedback for the label of a decision's answer, equal for every label of it. Callers cannot know it."""
+    """Id of the feedback with the label of a decision's answer: one id for each answer, which callers cannot know."""
     digest = hmac.digest(secret, f"ragbandit label {item_id}".encode(), "sha256")
     return own_feedback_id("label", digest=digest.hex()[:_ID_DIGITS])
 
@@ -129,7 +129,7 @@ def stored_label(database: Database, item_id: str, *, secret: bytes) -> float | 
 
 
 def refuse_other_label(*, right: bool, given: float | None, ended: str | None = None) -> None:
-    """Raise Conflict if an answer that has left the queue has another label, or none. ended: why it has no label"""
+    """Raise Conflict if an answer that has left the queue has no label or another one. ended: why it has no label"""
     if given != float(right):
         why = ended or "it has the other label already"
         raise Conflict(f"this answer waits for no label: {why}", field="item", remedy="read the next one")
@@ -137,7 +137,7 @@ def refuse_other_label(*, right: bool, given: float | None, ended: str | None = 
 
 def label_verdict(database: Database, item_id: str, *, right: bool, rater: str) -> bool:
     """Label an answer of a bought verdict. Returns whether it had this label before. Raises NotFound, StoreError, and
-    Conflict if it has the other label or has left the queue. rater: who labelled it
+    Conflict if it has the other label or has left the queue. rater: who labels it
     """
     secret = stored_secret(database, name=DRAWS) or b""
     query = select(*_KEY).where(pairs.c.judge == LABEL_QUEUE, pairs.c.decision_id == decision_id_of(item_id))
@@ -195,7 +195,7 @@ class _PairRow:
     version: str
 
     def id(self, secret: bytes) -> str:
-        """The decision's id and a mark that does not show the arm."""
+        """The decision's id, a point, and a mark that does not show the arm."""
         text = f"ragbandit paired item {self.decision_id} {self.arm} {self.version}".encode("utf-8", "surrogatepass")
         return f"{self.decision_id}.{hmac.digest(secret, text, 'sha256').hex()[:_MARK_DIGITS]}"
 
@@ -229,7 +229,7 @@ def _waiting_decisions(tenant: str | None) -> Select[Any]:
 
 
 def _decision_items(connection: Connection, *, tenant: str | None, limit: int, skip: int) -> list[LabelItem]:
-    """Newest first. If the tenant is None, answers of all tenants alternate."""
+    """Answers of decisions, newest first. If the tenant is None, answers of all tenants alternate."""
     newest = jobs.c.made_at.desc(), jobs.c.decision_id
     rank = func.row_number().over(partition_by=decisions.c.tenant, order_by=newest)
     chosen = _waiting_decisions(tenant).order_by(rank, *newest).offset(skip).limit(limit)
@@ -238,7 +238,7 @@ def _decision_items(connection: Connection, *, tenant: str | None, limit: int, s
     texts = texts.join_from(decisions, outcomes, outcomes.c.decision_id == decisions.c.id)
     rows = connection.execute(texts.where(decisions.c.id.in_(ids))).mappings()
     items = {row["decision_id"]: _decision_item(row) for row in rows}
-    return [items[key] for key in ids if key in items]  # one may have left the store meanwhile
+    return [items[key] for key in ids if key in items]  # a decision may have been deleted meanwhile
 
 
 def _decision_item(row: Row) -> LabelItem:

@@ -20,7 +20,7 @@ from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, paired_answers, reading_positions
 from ragbandit.shared.types import ERASED, ArmName, Cost, DecisionId, OutcomeStatus
 
-#: ids per statement
+#: number of ids per statement
 _BATCH: Final = 500
 
 
@@ -36,22 +36,22 @@ class PairedAnswer:
     judge: str
     #: name of the judge, or path of the check
     rater: str
-    #: whether it is the answer of the decision's outcome, which was not asked again
+    #: whether this is the stored answer of the decision's outcome, so that the arm was not asked again
     is_stored: bool
     status: OutcomeStatus
-    #: None without an answer, and if `is_stored`
+    #: text of the answer; None without an answer, and if `is_stored`
     answer: str | None
     cost: Cost
     steps: float
     stop_reason: str
     error: str | None
-    #: in [0, 1]; None if the judge gave no score, or was not asked yet
+    #: score in [0, 1]; None if the judge gave no score, or was not asked yet
     quality: float | None
     #: why the judge gave no score
     unjudged: str | None
     #: dollars for asking and judging
     dollars: float
-    #: who asked for it, and was charged
+    #: who bought the answer, and was charged
     actor: str
     made_at: float
 
@@ -67,7 +67,7 @@ _ROWS: Final = TableRows(
 
 
 def store_answer(database: Database, answer: PairedAnswer) -> bool:
-    """Store an answer; a stored row of it is replaced, for example to add its score. Returns False if the decision has
+    """Store an answer, or replace its stored row, for example to add the score. Returns False if the decision has
     left the store.
 
     An answer to a question that was erased meanwhile is stored without its texts. Raises StoreError.

@@ -19,7 +19,7 @@ from ragbandit.shared.errors import Conflict, NotFound
 from ragbandit.shared.types import ArmName, Json, PolicyControl, PolicyLabel, PolicyVersion, VersionState
 
 _CONTROLS: Final = TableRows(policy_control, PolicyControl)
-# A constant for speed: every batch of decisions runs this statement.
+# The statement is a constant for speed: every batch of decisions runs it.
 _CONTROL: Final = f"SELECT {', '.join(_CONTROLS.names)} FROM policy_control WHERE base = ?"  # noqa: S608 # names of ours
 _VERSIONS: Final = TableRows(policy_versions, PolicyVersion, changes=JSON_OBJECT)
 

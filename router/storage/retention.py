@@ -76,7 +76,7 @@ class Retention:
             if last is None:
                 return None
             self._batch = int(min(MOST, max(FEWEST, self._batch * min(1.25, max(0.5, AIM_S / duration_s)))))
-            time.sleep(max(duration_s, 0.005))  # for other writers
+            time.sleep(max(duration_s, 0.005))  # lets other writers write
         return 0.0
 
     def release(self) -> None:

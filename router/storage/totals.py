@@ -238,7 +238,7 @@ def _minutes_as_hours(row: Mapping[str, Any]) -> dict[str, Any]:
 TRAFFIC: Final = "arm_hours"
 #: smallest age of rows that are counted, seconds
 SETTLED_S: Final = 20.0
-#: time after the end of an hour at which its totals are compared with its rows, seconds
+#: seconds after the end of an hour until its totals are compared with its rows
 RECHECKED_S: Final = 900.0
 _DRAW: Final = ("arm", "arms", "pmf")
 #: table -> (its key, totals whose sum is the number of its rows)
@@ -438,7 +438,7 @@ class TotalsExtender:
 
 
 def totals_progress(connection: Connection, *, label: str, newest: float | None, last_seq: int) -> Progress:
-    """How far the totals are behind. newest: time of the newest decision. last_seq: the ledger's last seq."""
+    """How far the totals are behind the rows. newest: time of the newest decision. last_seq: the ledger's last seq."""
     position = position_of(connection, TRAFFIC).get("decisions")
     decided_to = None if position is None or position[0] < 0 else float(position[0])
     reached = decided_to

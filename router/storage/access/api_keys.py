@@ -50,7 +50,7 @@ def _is_range(value: Json) -> bool:
 
 #: scope -> (function that accepts valid values, description of valid values)
 SCOPES: Final[Mapping[str, tuple[Callable[[Json], bool], str]]] = {
-    # the only arms that questions of the key may get
+    # arms to which questions of the key are restricted
     "arms": (_are_names, "a list of names of arms"),
     # whether the key may choose the arm of a question; default: yes, unless the key or its tenant has a budget
     CHOOSES_ARM: (_is_flag, "true or false"),
@@ -98,7 +98,7 @@ OPERATORS: Final = frozenset[Role]({"reader", "operator", "admin"})
 #: maximum number of keys, without those revoked or expired for more than a day; every process keeps them in memory
 MAX_KEYS: Final = 10_000
 _DIGITS: Final = string.digits + string.ascii_letters
-_PUBLIC, _SECRET = 10, 43  # numbers of digits; 43 digits of base 62 have 256 bits
+_PUBLIC, _SECRET = 10, 43  # lengths of id and secret; 43 digits of base 62 have 256 bits
 _KEY: Final = re.compile(rf"rb_([0-9A-Za-z]{{{_PUBLIC}}})_([0-9A-Za-z]{{{_SECRET}}})")
 _NAME: Final = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
 _TENANT: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -239,7 +239,7 @@ class KeyStore:
 
 
 def _usable(now: float) -> list[ColumnElement[bool]]:
-    """Conditions for keys in use, and for those that expired within a day, whose error then says "expired"."""
+    """Conditions for keys in use, and for keys that expired within a day, whose error then says "expired"."""
     is_unexpired = or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > now - 86_400.0)
     return [api_keys.c.revoked_at.is_(None), is_unexpired]
 

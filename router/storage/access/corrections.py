@@ -28,7 +28,7 @@ from ragbandit.shared.types import Cost, JoinedDecision
 ACTION: Final = "price.correct"
 CREDIT: Final = "spending.credit"
 _PAGE: Final = 1000
-#: number of an advisory lock of PostgreSQL
+#: number of the advisory lock of PostgreSQL for corrections
 _LOCK: Final = int.from_bytes(b"reprice")
 
 
@@ -37,7 +37,7 @@ class Correction:
     """The right dollars of some outcomes: `dollars`, or `factor` times their dollars, or the price of their tokens.
 
     number: number in the audit log; 0 before it is stored
-    decision, arm, generator, since, until: which outcomes; None for no such condition. generator: name of the model, or
+    decision, arm, generator, since, until: conditions on the outcomes, or None. generator: name of the model, or
         of the generator in the settings. since, until: since <= end of the run < until, seconds since 1970
     prices: arm -> model -> dollars per million tokens, see `Tokens.dollars`
     """
@@ -62,9 +62,9 @@ class Correction:
         )
 
     def dollars_of(self, cost: Cost, *, arm: str, model: object, at: float) -> float | None:
-        """The right dollars of a covered outcome; None if its tokens have no price, or a factor does not change it.
+        """The right dollars of a covered outcome; None if the correction cannot change it, for lack of a price.
 
-        A factor does not change an outcome whose calls have no price. at: end of the run, seconds since 1970
+        at: end of the run, seconds since 1970
         """
         if self.dollars is not None:
             return self.dollars
@@ -91,7 +91,7 @@ def generators_of(made_by: Mapping[str, Any]) -> set[str]:
 
 
 class Corrections:
-    """The stored corrections, in their order."""
+    """The stored corrections, in the order of their numbers."""
 
     def __init__(self, rules: Sequence[Correction] = ()) -> None:
         self.rules = tuple(rules)
@@ -217,7 +217,7 @@ def _rows(database: Database, new: Correction, *, label: str) -> Iterator[RowMap
 def add_correction(
     connection: Connection, new: Correction, *, actor: str, reason: str, facts: Mapping[str, Any], now: float
 ) -> Correction:
-    """Store a correction in the caller's write transaction, with further facts, when no other transaction counts."""
+    """Store a correction in the caller's write transaction, when no other one counts. facts: for the audit log"""
     if not connection.is_sqlite:
         run_statement(connection, f"SELECT pg_advisory_xact_lock({_LOCK})")
     rule = {name: value for name, value in asdict(new).items() if value not in (None, {}) and name != "number"}

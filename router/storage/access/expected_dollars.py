@@ -31,13 +31,13 @@ _NEWEST: Final = (
     "FROM outcomes o JOIN decisions d ON d.id = o.decision_id "
     "WHERE o.status IN ('answered', 'failed') ORDER BY o.made_at DESC LIMIT ?"
 )
-#: number of newest answers that are read, seconds for which they are used again, and number of means that are kept
+#: number of newest answers that are read, seconds until they are read again, and largest number of means in memory
 _READ: Final = 500
 _FRESH_S: Final = 1.0
 _KEPT: Final = 10_000
 #: an arm comes last in the order if this number of its newest outcomes are failures
 _FAILURES: Final = 5
-#: an arm's answers to one tenant; None for those of all tenants, True for those to requests that name the arm
+#: (arm, the tenant of the answers; None for all tenants, True for answers to requests that name the arm)
 _Key = tuple[str, str | bool | None]
 
 
@@ -53,8 +53,8 @@ class ExpectedDollars:
         tiers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """prices: arm -> listed dollars per million tokens. models: arm -> name of its present model. unpriced: arms
-        that ask a server without a listed price. assumed: prices of these; () for none. searching: arms whose prompts
-        have more than the question. tiers: arm -> tier of service for which its generator always asks
+        that ask a server without a listed price. assumed: prices for these arms; () for none. searching: arms whose
+        prompts have more than the question. tiers: arm -> tier of service for which its generator always asks
         """
         self._prices, self._models, self._assumed, self._tiers = prices, models, assumed, tiers
         self.unpriced, self._searching = frozenset(unpriced), frozenset(searching)

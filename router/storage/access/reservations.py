@@ -51,14 +51,14 @@ from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.model_servers.failures import successor_of
 from ragbandit.shared.types import TURN_KINDS, Decision, DecisionId, Outcome, SpendLimit, TurnKind
 
-#: columns of `jobs` that `charge_lost` needs
+#: names of the columns of `jobs` that `charge_lost` needs
 RESERVING: Final = ("decision_id", "tenant", "api_key", "reserved")
 _STORED: Final = "SELECT id FROM decisions WHERE id IN ?"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reservation:
-    """Dollars counted before a call. dollars: the estimate, 0.0 if nothing is counted. at: when, for the day's sum."""
+    """Dollars counted before a call. dollars: the estimate, 0.0 if nothing is counted. at: time, for the day's sum."""
 
     spenders: tuple[Spender, ...]
     dollars: float
@@ -221,5 +221,5 @@ def charge_lost(connection: Connection, moves: Moves, rows: Iterable[Row], *, no
 
 
 def billionths(dollars: float) -> int | None:
-    """The value of `jobs.reserved` for an estimate; None for nothing."""
+    """The value of `jobs.reserved` for an estimate; None for an estimate of 0."""
     return round(min(dollars, MOST_DOLLARS) / UNIT) or None

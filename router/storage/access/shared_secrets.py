@@ -28,7 +28,7 @@ def shared_secret(database: Database, *, name: str, now: float) -> bytes:
         with database.write() as connection:
             row = {"name": name, "value": secrets.token_hex(32), "made_at": now}
             insert_new(connection, service_secrets, [row], key="name")
-        secret = stored_secret(database, name=name)  # read again, since another process may have been faster
+        secret = stored_secret(database, name=name)  # read again, since another process may have created it first
     assert secret is not None
     return secret
 

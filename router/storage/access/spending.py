@@ -58,7 +58,7 @@ class Spender:
 
     @property
     def lock(self) -> int:
-        """Number of an advisory lock of PostgreSQL."""
+        """Number of the spender's advisory lock in PostgreSQL."""
         return int.from_bytes(self._hash[:8], signed=True)
 
     @property
@@ -103,7 +103,7 @@ def lock(connection: Connection, spenders: Iterable[Spender]) -> None:
 def count_dollars(
     moves: Moves, spenders: Iterable[Spender], *, dollars: float, now: float, is_outcome: bool = False
 ) -> None:
-    """Count dollars, which may be negative, on the day of `now`. is_outcome: they are the cost of a stored outcome."""
+    """Count dollars, which may be negative, on the day of `now`. is_outcome: whether a stored outcome has this cost."""
     day, amount = day_of(now), round(min(max(dollars, -MOST_DOLLARS), MOST_DOLLARS) / UNIT)
     if not amount:
         return

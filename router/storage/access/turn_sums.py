@@ -27,7 +27,7 @@ from ragbandit.shared.errors import LimitReached
 from ragbandit.shared.model_servers.failures import successor_of
 from ragbandit.shared.types import DIED, TURN_KINDS, Cost, Decision, DecisionId, SpenderKind, SpendLimit, TurnKind
 
-#: maximum number of turns that are counted; in longer sessions the newest count
+#: maximum number of turns in a sum; in longer sessions only the newest turns count
 MOST_TURNS: Final = 10_000
 #: `field` of the error if a limit was reached while the question was decided. The service decides it again. A turn with
 #: results of tools may then get another arm.
@@ -59,9 +59,9 @@ _REACHED: Final = (
 _SPENDERS: Final = "SELECT id, tenant, api_key, session, turn_of FROM decisions WHERE id IN ?"
 #: end of the range of labels of spenders
 _END: Final = PREFIX[:-1] + ";"
-#: a sum that is never reached
+#: a limit that no sum reaches
 _NEVER: Final = 2**62
-#: number of sums that `verify` compares
+#: maximum number of sums that `verify` compares
 MOST_AT_ONCE: Final = 1_000_000
 
 
@@ -118,7 +118,7 @@ def spending_rows(connection: Connection, ids: Collection[str]) -> list[Row]:
 def is_turn(*, status: str | None, cost: Cost, stop_reason: str | None, is_replaced: bool) -> bool:
     """Whether a decision counts as a turn: it has no outcome yet, or a model was asked. A failed answer counts if it
     cost something, or if its processes died. status: None without an outcome. is_replaced: whether another decision
-    answers instead, which counts itself
+    answers instead, which is counted in its place
     """
     if status != "failed":
         return True
@@ -139,7 +139,7 @@ def ensure_sums(connection: Connection, spenders: Collection[Spender]) -> dict[S
     if not missing:
         return sums
     ids = {key for spender in missing for key in _ids(connection, spender)}
-    if ids:  # a transaction that stores an outcome or charges a lost run now finds no sum to change: let it end first
+    if ids:  # transactions that store outcomes or charge lost runs find no sum to change: let them end first
         run_statement(connection, _LOCK, sorted(ids))
         run_statement(connection, _LOCK_JOBS, sorted(ids))
         hold_corrections(connection)
@@ -153,7 +153,7 @@ def ensure_sums(connection: Connection, spenders: Collection[Spender]) -> dict[S
 
 
 def stored_sums(connection: Connection, spenders: Collection[Spender]) -> dict[Spender, TurnSum]:
-    """The sums that are stored."""
+    """The stored sums; a spender without a stored sum is missing."""
     if not spenders:
         return {}
     by_label = {spender.label: spender for spender in spenders}
@@ -179,7 +179,7 @@ def _ids(connection: Connection, spender: Spender) -> list[str]:
 
 
 def _computed_sum(connection: Connection, spender: Spender) -> TurnSum:
-    """The sum, counted from the rows of its decisions."""
+    """The sum of a session or task, counted from the rows of its decisions."""
     ids = _ids(connection, spender)
     if not ids:
         return NOTHING
@@ -235,7 +235,7 @@ def reached_labels(connection: Connection, *, dollars: float | None, turns: int 
 
 
 def turn_difference(connection: Connection, spender: Spender) -> str | None:
-    """How a stored sum differs from its decisions; None if it does not. The transaction must read one snapshot."""
+    """How a stored sum differs from its decisions; None if both agree. The transaction must read one snapshot."""
     stored = stored_sums(connection, [spender]).get(spender)
     found = _computed_sum(connection, spender)
     if stored is None or found.turns >= MOST_TURNS:

@@ -19,14 +19,14 @@ _BATCH: Final = 100
 
 
 def followers(connection: Connection, selected: ColumnElement[bool], *, chains: bool) -> set[str]:
-    """Ids of further rows of the turns and failovers of selected rows; with `chains`, also of continuing responses."""
+    """Ids of further rows in turns and failovers of selected rows. chains: also of responses that continue them."""
     has_links = or_(decisions.c.turn_of.is_not(None), decisions.c.belongs_to.is_not(None))
     has_links = or_(has_links, decisions.c.responses.is_not(None)) if chains else has_links
     rows = (
         select(*decisions.c["id", "turn_of"], *FACT_COLUMNS).order_by(decisions.c.made_at).where(or_unfilled(has_links))
     )
     found, count = set[str](), -1
-    while len(found) > count:  # again after each find, because links can lead to earlier rows
+    while len(found) > count:  # repeated while rows are found, because links can lead to earlier rows
         count = len(found)
         for batch in connection.execute(rows.execution_options(yield_per=_BATCH)).mappings().partitions():
             links = [_links(row, chains=chains) for row in batch]
@@ -39,7 +39,7 @@ def followers(connection: Connection, selected: ColumnElement[bool], *, chains: 
 
 
 def _links(row: RowMapping, *, chains: bool) -> tuple[set[str], set[str]]:
-    """Returns (ids of the row, of its decision, and of its failovers; these and, with `chains`, all linked ids)."""
+    """Returns (ids of the row, of its decision and of its failovers, the same ids and with `chains` all linked ids)."""
     facts = QueriedFacts.of_row(row)
     group = {row["id"], row["turn_of"] or row["id"], *ids_of(facts.belongs_to)}
     return group, group | ids_of(facts.responses) if chains else group

@@ -74,14 +74,14 @@ KEYS: Final = {
     "session": Key(made_by=f"{_HERE}.task_key", stored_in=units.c.key, found_by=f"{_HERE}.newest_tasks"),
     "message id": Key(made_by="api.schemas.question_headers.headers_of", stored_in=decisions.c.request, found_by=None),
 }
-#: number of newest outcomes with the same key that are read
+#: maximum number of outcomes with the same key that are read, newest first
 _MOST_ALIKE: Final = 64
 
 
 def calls_key(conversation: str | None, calls: Sequence[str]) -> str | None:
     """The key by which results find the turn with these calls; None if an id of a call is empty or repeated.
 
-    conversation: hash of the caller and of the messages before the calls; None if the request was no chat
+    conversation: hash of the caller and of the messages before the calls; None if the request was not a chat
     """
     if conversation is None or len({*calls}) < max(1, len(calls)) or not all(map(str.strip, calls)):
         return None
@@ -115,13 +115,13 @@ class EarlierTurn:
     """The turn that a request continues."""
 
     session: str | None
-    #: None if the request brings no results
+    #: the loop of tools; None if the request brings no results
     loop: Loop | None = None
     #: the decision whose answer the request continues; None if the request brings results, or repeats a continuation
     answer: DecisionId | None = None
     #: the arm that made the calls and gets their results; None if the request brings no results
     arm: ArmName | None = None
-    #: the stored turn, if the same request came before
+    #: the stored turn of the same request; None if the request came for the first time
     same: DecisionId | None = None
 
 
@@ -136,15 +136,15 @@ def earlier_turn(
     arms: Collection[ArmName],
     turns_most: int,
 ) -> EarlierTurn | None:
-    """Find the turn that a request continues. Returns None if there is none, or if it is not certain which of several
-    turns is meant: the other one may be another user's. Raises StoreError.
+    """Find the turn that a request continues. Returns None without such a turn, or if several turns are possible, since
+    they may be of different users. Raises StoreError.
 
-    Results go to the arm of their calls. If it may not answer, the request can still belong to the chat of the calls.
+    Results go to the arm of their calls. If it may not answer them, the request can still belong to the calls' chat.
 
     calls: see `calls_key`; () if the request does not end with results. answered: key of the last answer, or None.
     calls_since, chats_since: older turns are left out. If `chats_since` is None, the request belongs to no task, or
         something else names the task.
-    arms: those that may get results. turns_most: largest `Loop.turn` of a turn with results, at least 2
+    arms: arms that may get results. turns_most: largest `Loop.turn` of a turn with results, at least 2
     """
     with database.read() as connection:
         turn = _turn_of_calls(connection, calls, query=query, since=calls_since, arms=arms, turns_most=turns_most)
@@ -246,7 +246,7 @@ def newest_tasks(database: Database, keys: Collection[str]) -> dict[str, OpenTas
 
 
 def _continued(decision: Decision) -> tuple[str, str] | None:
-    """Returns (decision whose calls or answer this one continues, RESULTS or ANSWER); None if it continues none."""
+    """Returns (decision whose calls or answer are continued, RESULTS or ANSWER); None if nothing is continued."""
     continues = decision.query.continues
     if continues.loop is not None:
         return continues.loop.previous, RESULTS
@@ -254,7 +254,7 @@ def _continued(decision: Decision) -> tuple[str, str] | None:
 
 
 def take_answers(connection: Connection, new: Iterable[Decision]) -> dict[DecisionId, RagBanditError]:
-    """Mark the calls and answers that new turns continue as taken. Deletes a decision if another one came first.
+    """Mark the calls and answers that new turns continue as taken. Deletes a decision if another decision came first.
     Returns deleted decision -> error.
     """
     ordered = list[tuple[str, DecisionId, str]]()

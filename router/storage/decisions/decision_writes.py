@@ -37,7 +37,7 @@ from ragbandit.shared.types import Decision, DecisionId, PolicyLabel, TurnKind
 
 #: `field` of the error of decisions that were made with an older revision of versions and kill switch
 OUTDATED: Final = "revision"
-#: fields of errors of decisions to make again, since others have changed what they were made from
+#: fields of errors after which decisions are made again: others have changed the task or the versions meanwhile
 STALE: Final = (tasks.TAKEN, OUTDATED)
 _REVISION: Final = "SELECT revision FROM policy_control WHERE base = ?"
 _ID: Final = attrgetter("id")
@@ -49,9 +49,9 @@ class _OutdatedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Queues:
-    """Queries whose results are needed to queue new decisions for ledgers and workers. They were sent by `send`."""
+    """Queries, sent by `send`, whose results are needed to queue new decisions for ledgers and workers."""
 
-    #: see `labels_in_use`
+    #: rows of `labels_in_use`: labels of the ledgers that get the decisions
     labels: Callable[[], set[str]]
     #: tenant -> positions in the answer queue, see `answers.read_positions`
     positions: Mapping[str, Rows]
@@ -126,7 +126,7 @@ class DecisionWrites:
     def replace(self, connection: Connection, successor: Decision, *, label: PolicyLabel, moves: Moves) -> None:
         """Store the decision that answers instead of a failed one, in the transaction of the failed outcome.
 
-        It is put in front of the answer queue. If it is a turn, call `tasks.lock_task` first.
+        The successor is put in front of the answer queue. If it is a turn, call `tasks.lock_task` first.
         """
         insert_rows(connection, decisions, [self.row(successor)])
         if successor.turn_of is not None:

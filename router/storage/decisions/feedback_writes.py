@@ -45,7 +45,7 @@ class _Item:
     is_new: bool = False
 
     def reply(self, stored: Row | None) -> Receipt | RagBanditError:
-        """stored: the stored row with the feedback's id; None if there is none, since the decision is unknown"""
+        """stored: the stored row with the feedback's id; None if nothing was stored, since the decision is unknown"""
         if stored is None:
             return unknown_decision()
         if stored["body_hash"] != self.row["body_hash"]:
@@ -76,7 +76,7 @@ def write_feedback(
     for given in group:
         waiting_row = open_rows.get((given.decision_id, policies.get(given.decision_id, "")))
         row = feedback_row(given) | {"late": waiting_row is None}
-        # `body_hash` stays that of the whole feedback, so repeated feedback is a duplicate.
+        # `body_hash` stays the hash of the whole feedback, so repeated feedback is a duplicate.
         if ERASED in object_or_empty(decided.get(given.decision_id, {}).get("facts")):
             row |= erased_feedback(row)
         items.append(_Item(feedback=given, row=row, waiting_row=waiting_row))
@@ -98,7 +98,7 @@ def _insert(
 ) -> tuple[list[_Item], dict[str, Row]]:
     """Insert feedback of known decisions. Returns the new items, and the stored rows by id.
 
-    Ids are unique within a tenant: if another tenant has used one, `id_of_tenant` takes its place. tenants: decision
+    Ids are unique within a tenant: if another tenant has used an id, `id_of_tenant` replaces it. tenants: decision
     id -> tenant.
     """
     known = [item for item in items if item.feedback.decision_id in tenants]

@@ -43,7 +43,7 @@ from ragbandit.shared.types import (
 
 _DECISION_ID: Final = itemgetter("decision_id")
 #: query for the columns of decisions that are needed to store their outcomes. Its locks let one writer at a time add an
-#: outcome to a decision, or to a turn of it
+#: outcome to a decision or to its turns
 LOCK_DECISIONS: Final = (
     "SELECT id, run_by, tenant, api_key, request, session, turn_of, facts"  # noqa: S608 # names of ours
     f" FROM decisions WHERE id {WITH_FIRSTS} ORDER BY id FOR NO KEY UPDATE"
@@ -67,7 +67,7 @@ class Scoring:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Locked:
-    """Values of the locked rows."""
+    """Values of the rows that the transaction has locked."""
 
     #: decision id -> its columns, with the facts `parsed`
     decided: Mapping[str, Row]
@@ -222,7 +222,7 @@ def _blank(outcome: Row) -> dict[str, Any]:
 
 
 def _is_foreign(outcome: Outcome, decision: Row) -> bool:
-    """Whether a caller reports an outcome of a decision that our workers run. decision: with the column `run_by`."""
+    """Whether a caller reports an outcome of a decision that our workers run. decision: row with column `run_by`."""
     return bool(outcome.run_by == "caller" and decision["run_by"] == "worker")
 
 

@@ -63,7 +63,7 @@ class DecisionRecord:
     outcome: Outcome | None
     #: all feedback, oldest first
     feedback: tuple[Feedback, ...]
-    #: ids of feedback that came after the decision was closed
+    #: ids of feedback that arrived after the decision was closed
     late: frozenset[str]
     state: DecisionState
     #: the reward, and its seq in the ledger; both None unless the decision was learned or defaulted
@@ -71,9 +71,9 @@ class DecisionRecord:
     learned_seq: int | None
     #: why the decision was closed or quarantined, or what the caller has to send before it can be learned
     reason: str | None
-    #: time of the decision, for a turn that of its decision, seconds since 1970
+    #: time of the decision (for a turn, of the decision that it belongs to), seconds since 1970
     begun_at: float
-    #: end of its task, seconds since 1970; None without a task, and once a ledger has learned or closed the decision
+    #: end of the decision's task, seconds since 1970; None without a task, or after a ledger learned or closed it
     open_until: float | None = None
 
 
@@ -182,7 +182,7 @@ class DecisionStore:
         return self._outcomes.add(group, label=self.label, scoring=scoring, successor=successor)
 
     def _with_store_times(self, group: Sequence[Made]) -> Sequence[Made]:
-        """The values with times of the store, if the clock of this host is ahead."""
+        """The values; if the clock of this host is ahead, with times of the store's clock."""
         clock = self.database.clock
         return [replace(value, made_at=clock.corrected(value.made_at)) for value in group] if clock.ahead_s() else group
 

@@ -55,7 +55,7 @@ def store_tasks(connection: Connection, new: Iterable[Decision]) -> dict[Decisio
         else:
             goes_on = (units.c.key == fact.unit, units.c.first == decision.turn_of, units.c.turns != ENDED)
             changed: dict[str, Any] = {"turns": units.c.turns + 1, "until": fact.until}
-            if decision.query.continues.loop is None:  # results go to the arm of their calls, not of the task
+            if decision.query.continues.loop is None:  # results go to the arm of their calls
                 changed["arm"] = decision.arm
             if not connection.execute(update(units).where(*goes_on).values(**changed).returning(units.c.first)).first():
                 message, remedy = "the task has ended meanwhile", "send the request again: it gets a draw"
@@ -95,7 +95,7 @@ def move_task(connection: Connection, successor: Decision) -> None:
 
 
 def keep_open(connection: Connection, new: Iterable[Decision]) -> None:
-    """Let ledgers wait for the new ends of the tasks of these turns, unless they have closed the decision."""
+    """Let ledgers wait until the new ends of the tasks of these turns, unless a ledger has closed the decision."""
     ends = dict[str, float]()
     for decision in new:
         fact = TaskTurn.of(decision.facts)
@@ -112,7 +112,7 @@ def _set_ends(connection: Connection, ends: Mapping[str, float]) -> None:
 
 
 def end_tasks(connection: Connection, firsts: Sequence[str], *, now: float) -> list[str]:
-    """End the open tasks of these decisions, see ENDED. Returns the decisions whose tasks were open."""
+    """End the open tasks of these decisions. Returns the decisions whose tasks were open."""
     send(connection, _LOCK_BY_FIRST, [*firsts])
     is_open = (units.c.first.in_(firsts), units.c.until > now, units.c.turns != ENDED)
     ended = update(units).where(*is_open).values(until=now, turns=ENDED)
@@ -154,8 +154,8 @@ def newest_decision(
 ) -> DecisionId | None:
     """The decision of the session to which feedback on the session belongs; None if there is none.
 
-    It is the newest that a ledger has not closed, or else the newest. Decisions of tasks come first, and among these
-    the main agent's, since a sub-agent's result is only a part of what is judged.
+    Decisions of tasks come first, and among these the main agent's, since a sub-agent's result is only a part of the
+    judged result. Then decisions come first that a ledger has not closed, and then the newest ones.
     """
     of_session = decisions_of_session(session, tenant=tenant, api_key=api_key)
     waits = select(waiting.c.decision_id).where(waiting.c.decision_id == decisions.c.id).exists()
@@ -172,5 +172,5 @@ def newest_decision(
             if newest is None or rank > highest:
                 newest, highest = DecisionId(row["id"]), rank
             if highest == (row["may_be_task"], True):
-                break  # no later row is better
+                break  # the rows are sorted: no later row is better
     return newest

@@ -58,7 +58,7 @@ def read_continues(request: str | None) -> Continues:
 
 
 def loop_of(connection: Connection, request: str | None) -> Loop | None:
-    """The loop of a turn, or of the turn that it replaces after a failure; None if it has no results of calls."""
+    """The loop of a turn, or of the failed turn that it replaces; None if the turn has no results of calls."""
     continues = read_continues(request)
     if continues.failed is not None:
         rows = run_statement(connection, "SELECT request FROM decisions WHERE id = ?", continues.failed.first)
@@ -75,7 +75,7 @@ def firsts_of(connection: Connection, ids: Iterable[str]) -> dict[str, DecisionI
 
 
 def own_events(trace: Sequence[TraceEvent]) -> tuple[TraceEvent, ...]:
-    """The events of a decision's own answer. The events of later turns follow; each turn has its own trace, too."""
+    """The events of a decision's own answer, without the events of later turns, which follow them in the trace."""
     return tuple(takewhile(lambda event: not (isinstance(event, Branch) and event.rule in _TURNS), trace))
 
 
@@ -105,7 +105,7 @@ def add_turns(
         added, to the part LATE of the decision's cost.
     """
     finished = []
-    for outcome, turn_row, first in sorted(turns, key=lambda turn: turn[2]):  # in the order of `take_answers`
+    for outcome, turn_row, first in sorted(turns, key=lambda turn: turn[2]):  # locks as `take_answers`
         query = select(outcomes).where(outcomes.c.decision_id == first).with_for_update()
         row = connection.execute(query).mappings().first()
         if row is None:
@@ -132,9 +132,9 @@ def add_turns(
             same = {name: getattr(before, name) for name in _STATE}
             whole = replace(whole, **same)
         changed = {name: value for name, value in outcome_row(whole).items() if name in _CHANGED}
-        if turn_row["trace"] is None:  # texts are not stored
+        if turn_row["trace"] is None:  # NULL if texts are not stored
             changed |= dict.fromkeys(("answer", "trace", "error", "sources"))
-        stored = {**json_object(row["cost"]), **json_object(changed["cost"])}  # LATER and LATE stay
+        stored = {**json_object(row["cost"]), **json_object(changed["cost"])}  # keeps the parts LATER and LATE
         changed["cost"] = with_added(canonical(stored), key=LATER, added=outcome.cost + Cost(turns=1))
         connection.execute(update(outcomes).where(outcomes.c.decision_id == first).values(**changed))
         if before.stop_reason == "tool_calls" and not call_ids(outcome) and is_result:

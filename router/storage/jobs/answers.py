@@ -31,9 +31,9 @@ from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.processes.this_process import ProcessIdentity
 from ragbandit.shared.types import NO_CONVERSATION, ArmName, Conversation, Decision, DecisionId
 
-#: keys of a job's facts: fields, dialect and headers of a conversation
+#: keys in a job's facts of a conversation's fields, dialect and headers
 _FIELDS, _DIALECT, _HEADERS = "chat", "dialect", "headers"
-#: key among the fields that marks the dialect "messages", and has the headers, in stores of earlier commits
+#: in stores of earlier commits, the field that marks the dialect "messages" and contains the headers
 _MARK: Final = "anthropic_headers"
 _IS_ANSWER: Final = jobs.c.kind == "answer"
 _IS_FREE: Final = jobs.c.claimed_by.is_(None)
@@ -90,7 +90,7 @@ def enqueue(
     rows = []
     for tenant, group in by_tenant.items():
         (row,) = positions[tenant]()
-        # A claimed decision begins now. If its process ends, it is the next.
+        # A claimed decision begins now. If its process ends, the decision is claimed next.
         needs_position = "upcoming" in row and not in_front
         following = count(max(row["upcoming"], row["last"] + 1)) if needs_position else repeat(_FRONT)
         rows += [
@@ -173,7 +173,7 @@ class ClaimedDecision:
     arm: ArmName | None = None
     #: the client's request, for arms that pass it on; empty for other arms
     conversation: Conversation = NO_CONVERSATION
-    #: completed when the run should stop
+    #: a future that is completed when the run should stop
     stop: "Future[None]" = field(default_factory=Future)
 
 
@@ -192,7 +192,7 @@ class AnswerQueue(Claims):
         """Claim the next decision that meets all conditions, and count a try. Returns None if there is none.
 
         again: whether the decision has run before, in a process that ended; None for both.
-        within: possible drawn arms of the decision. without: arms that it must not have.
+        within: drawn arms that the decision may have; None for all. without: arms that it must not have.
         """
         where: list[ColumnElement[bool]] = []
         if again is not None:

@@ -62,7 +62,7 @@ class Claims:
         return (jobs.c.claimed_by.is_(None), self._is_kind, *where)
 
     def renew(self, ids: Sequence[DecisionId]) -> None:
-        """Renew the claims of decisions that this process works on; call it much more often than every CLAIM_S."""
+        """Renew the claims of decisions that this process works on. To be called much more often than every CLAIM_S."""
         if ids:
             self._set(ids, claimed_until=database_time(self._database) + CLAIM_S)
 
@@ -71,7 +71,7 @@ class Claims:
         self._set([decision_id], claimed_by=None, claimed_until=None, tries=jobs.c.tries - 1)
 
     def free_lost(self, *, held: Collection[DecisionId]) -> list[DecisionId]:
-        """Remove claims of ended processes, and own expired ones except of `held` decisions. Returns the decisions."""
+        """Remove claims of ended processes, and own expired claims except on `held`. Returns the freed decisions."""
         is_expired = jobs.c.claimed_until <= database_time(self._database)
         query = select(jobs.c.claimed_by, func.min(jobs.c.claimed_until) <= database_time(self._database))
         query = query.where(jobs.c.claimed_by.is_not(None), self._is_kind).group_by(jobs.c.claimed_by)
@@ -92,7 +92,7 @@ class Claims:
     def _free(self, *where: ColumnElement[bool], is_lost: bool = True) -> list[DecisionId]:
         """Remove claims of jobs that no other transaction has locked.
 
-        is_lost: their process may have ended in a run, after it asked a model, so their estimates are charged
+        is_lost: whether a process may have ended after it asked a model, so that the estimates are charged
         """
         chosen = select(jobs.c.decision_id).where(*where, self._is_kind).with_for_update(skip_locked=True)
         freed = update(jobs).where(jobs.c.decision_id.in_(chosen), self._is_kind)

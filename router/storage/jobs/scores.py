@@ -36,7 +36,7 @@ NOT_ITS_FAULT: Final = frozenset({CANCELLED, "unknown_arm", "unreadable", "reque
 
 def is_judgeable(outcome: Outcome) -> bool:
     """Whether the outcome has an answer or is a failure of the arm. False if a caller answered and reported no text."""
-    if IMPORTED in outcome.made_by or call_ids(outcome):  # the answer comes after the tool calls
+    if IMPORTED in outcome.made_by or call_ids(outcome):  # not an answer yet: it comes after the tool calls
         return False
     if is_textless(outcome):
         return False

@@ -23,15 +23,15 @@ class LedgerBatch:
     label: PolicyLabel
     now: float
     holder: str
-    #: the learned decisions; `rows` has a row of the table `updates` for each
+    #: updates of the learned decisions, and their rows for the table `updates`
     updates: list[Update] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
-    #: feedback that does not count as late, used or not; other feedback of the decisions does
+    #: feedback that arrived in time, used or not; other feedback of the decisions is late
     in_time: list[FeedbackId] = field(default_factory=list)
     closed: list[ClosedDecision] = field(default_factory=list)
     #: decisions that stay in `waiting`, since none of their feedback so far may be learned
     idle: list[JoinedDecision] = field(default_factory=list)
-    #: new versions of the ledger's arms as JSON; None if they have not changed
+    #: new versions of the ledger's arms as JSON; None if no version has changed
     arms: str | None = None
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class LedgerBatch:
             if rows:
                 connection.execute(insert(table), rows)
         unanswered = [row["decision_id"] for row in removed()]
-        if unanswered:  # sums that are computed again have no estimates of these decisions
+        if unanswered:  # these sums contain estimates of the removed jobs, and are computed again
             forget_sums(connection, unanswered, moves=moves)
         moves.count_updates(self.rows)
         moves.count_closures(closed)

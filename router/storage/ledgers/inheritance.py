@@ -38,7 +38,7 @@ SCANNED: Final = 50
 #: shortest pause after a batch, and further pause while other transactions have to end, seconds
 REST_S, WAIT_S = 0.002, 0.02
 
-#: result of a call: one batch was processed, other transactions have to end first, or nothing is left to do
+#: result of a step: a batch was processed, other transactions have to end first, or nothing is left to do
 Step = Literal["batch", "wait", "done"]
 
 #: columns of `policies` at the start of an inheritance
@@ -226,7 +226,7 @@ def register_policy(
             if any(insert_new(connection, policies, [row | BEGUN | origin], key="label")):
                 _record(connection, "ledger.register", row)
                 return
-            stored = _policy_row(connection, label=label)  # another router was first
+            stored = _policy_row(connection, label=label)  # another router has registered it first
             assert stored is not None
         unfit = _unfit_encoder(connection, stored["encoder_hash"], configured=encoder_hash, label=label)
         if unfit is not None:

@@ -146,7 +146,7 @@ class Ledger:
         ]
 
     def last_seq(self, *, connection: Connection | None = None) -> int:
-        """The last seq of the ledger; 0 without updates. connection: of the caller's transaction, or None."""
+        """The last seq of the ledger; 0 without updates. connection: of the caller's transaction; None to open one."""
         query = select(func.coalesce(func.max(updates.c.seq), 0)).where(updates.c.policy == self.label)
         with self._reading(connection) as reading:
             return int(reading.execute(query).scalar_one())
@@ -158,7 +158,7 @@ class Ledger:
         with self._reading(connection) as reading:
             counters, of_ledger = stored_counts(reading, label=self.label), self.last_seq(connection=reading)
             of_ledger += counters["waiting"] + counters["closed"] + counters["quarantined"]
-            others = max(0, counters["decided"] - of_ledger)  # perhaps no policy has made these either
+            others = max(0, counters["decided"] - of_ledger)  # perhaps without a policy
             return of_ledger - max(0, count_not_by_policy(reading) - others)
 
     def _reading(self, connection: Connection | None) -> AbstractContextManager[Connection]:
@@ -391,7 +391,7 @@ _COLUMNS: Final = _PLAIN + REWARD.names
 _NO_QUESTION = Query(text="")
 #: number of columns that are always read: _COLUMNS, features, cost_weight and IMPORTED_COLUMNS
 _LEARNED = len(_COLUMNS) + 4
-#: columns of `decisions` for policies that learn from the context, and for those that learn from the draw
+#: columns of `decisions` for policies that learn from the context, and for policies that learn from the draw
 _CONTEXT, _DRAW = ("context", "tenant"), ("arms", "facts")
 
 

@@ -225,7 +225,7 @@ def price_value(text: str | None) -> float | str | None:
 
 def _request(query: Query) -> str | None:
     parts = _conversation(query)
-    for name in ("session", "price", "chat"):  # these have columns, or are in `edge`
+    for name in ("session", "price", "chat"):  # these parts have columns, or are in `edge`
         parts.pop(name, None)
     if edge := request_json(query):
         parts["edge"] = edge
@@ -240,8 +240,8 @@ def client_records_of(request: str | None) -> Mapping[str, Any]:
 def without_words(request: str | None, *, arm_by: ArmBy | None, is_erased: bool) -> str | None:
     """The column `request` without texts of users. FORCED, the aim, and ids and hashes stay.
 
-    arm_by: `Decision.arm_by`. is_erased: True for an erased row: it keeps its links between responses, and no later
-        request or rating finds it. False for a new row of a store without texts: it has no such links, and can be found
+    arm_by: `Decision.arm_by`. is_erased: True for an erased row, which keeps its links between responses, and which
+        no request or rating finds. False for a new row of a store without texts: it has no links, and can be found
     """
     values = object_or_empty(request)
     edge = object_at(values, "edge")
@@ -289,7 +289,7 @@ _LIST: Final = Form(write=canonical, read=lambda text: tuple(json.loads(text)))
 _DECISION: Final = TableRows(
     decisions,
     Decision,
-    without=("arm_by",),  # `arm_by_of` reads it, also from rows of former releases
+    without=("arm_by",),  # `arm_by_of` reads this field, also from rows of former releases
     arms=Form(write=canonical, read=arms_value),
     pmf=Form(write=canonical, read=scores_value),
     scores=Form(write=_list, read=scores_value),
@@ -381,7 +381,7 @@ def feedback_row(feedback: Feedback) -> dict[str, Any]:
 
 
 def erased_feedback(row: Row) -> dict[str, Any]:
-    """The columns of a row of `feedback` that erasure changes. Scores of a judge stay; its reasons are removed."""
+    """The columns of a row of `feedback` that erasure changes. Scores of a judge stay, without the reasons."""
     is_label = row["kind"] == "label" and row["value"] != "null"
     given = object_or_empty(row["facts"])
     ids = {SENT_ID: given[SENT_ID]} if SENT_ID in given else {}
@@ -398,7 +398,7 @@ def id_of_tenant(row: Row, *, tenant: str) -> dict[str, Any]:
 
 
 def without_texts(value: Any) -> Any:
-    """Parsed JSON without text values, which a model may have written."""
+    """Parsed JSON without its text values, since a model may have written them."""
     if isinstance(value, dict):
         return {name: without_texts(item) for name, item in value.items() if not isinstance(item, str)}
     if isinstance(value, list):

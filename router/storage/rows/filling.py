@@ -12,7 +12,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.positions import move_position, position_of
 from ragbandit.router.storage.sql.tables import QUERIED_FACTS, decisions, policies, updates
 
-#: rows that `fill` changes in one transaction
+#: maximum number of rows that `fill` changes in one transaction
 BATCH: Final = 500
 
 
@@ -40,7 +40,7 @@ def _note_learned(connection: Connection, limited: Sequence[str]) -> None:
 def fill(database: Database, *, progress: Callable[[int, int], None]) -> int:
     """Fill empty columns of queried facts, batch by batch. Returns the number of filled rows.
 
-    After an interruption it continues with the rows that remain. Decisions may be made and erased meanwhile.
+    A call after an interruption continues with the rows that remain. Decisions may be made and erased meanwhile.
     progress: called with (rows filled, rows to fill). Raises StoreError.
     """
     count = count_unfilled(database)
@@ -51,7 +51,7 @@ def fill(database: Database, *, progress: Callable[[int, int], None]) -> int:
     while filled < count:
         query = select(*columns).where(UNFILLED, decisions.c.id > after).order_by(decisions.c.id).limit(BATCH)
         with database.write() as connection:
-            # key_share: rows of outcomes and feedback that refer to these decisions may be inserted meanwhile.
+            # key_share lets other transactions insert outcomes and feedback of these decisions meanwhile.
             rows = connection.execute(query.with_for_update(key_share=True)).mappings().all()
             if not rows:
                 break

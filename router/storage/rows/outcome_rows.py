@@ -116,13 +116,13 @@ def trace_value(events: list[dict[str, Any]]) -> tuple[TraceEvent, ...]:
 
 #: key in the JSON of a cost: the part of the cost that later turns of the decision added
 LATER: Final = "later"
-#: key in the JSON of a cost: cost and steps of turns that came after all ledgers had closed the decision. They are not
-#: part of the cost, since no reward includes them, but they were spent: see `spent_of`
+#: key in the JSON of a cost: cost and steps of turns that came after all ledgers had closed the decision. The cost does
+#: not include them, since no reward does, but they were spent: see `spent_of`
 LATE: Final = "late"
 _STEPS: Final = "steps"
 #: key in the JSON of a cost: dollars of calls whose price is assumed
 ASSUMED: Final = "assumed_dollars"
-#: key in the `price` of a cost: the price of a server that is implausible, and does not count
+#: key in the `price` of a cost: an implausible price that a server reported, and that does not count
 REFUSED: Final = "refused"
 #: (dollars, steps, seconds)
 Amounts = tuple[float, float, float]
@@ -170,7 +170,7 @@ def _amounts(parts: Mapping[str, Any]) -> Amounts:
 
 
 def _nonzero(cost: Cost) -> dict[str, Any]:
-    """The fields that are not 0, so that hashes stay the same when a release adds a field."""
+    """The fields other than 0, so that hashes stay the same when a release adds a field."""
     amounts = _fields_of(Cost)(cost)
     return dict(compress(zip(cost.__dataclass_fields__, amounts, strict=True), amounts))
 
@@ -178,7 +178,7 @@ def _nonzero(cost: Cost) -> dict[str, Any]:
 #: stop reasons of failures that do not count against the arm: the fault is the caller's, the reply exceeds a
 #: cap of what is read, the row is damaged, or the operator's rules do not let the arm run
 NOT_COUNTED: Final = frozenset({CANCELLED, "question_too_long", "request_refused", "unreadable", NOT_PERMITTED})
-#: stop reasons that erasure keeps, since code reads them. Callers and arms may send others, with any text.
+#: stop reasons that erasure keeps, since code reads them. Callers and arms may send other reasons, with any text.
 KNOWN_REASONS: Final = frozenset(
     {
         *("", "answered", "tool_calls", "unknown_arm", "budget_seconds", *NOT_COUNTED),
@@ -213,7 +213,7 @@ def outcome_hashes(row: Row) -> set[str]:
     """Possible hashes of the stored outcome. There are several, since whole numbers of steps may have been integers.
 
     row: with all texts, and a cost without later turns. If a text was changed to be storable, the hash cannot be
-    computed, and the stored one is returned.
+    computed, and the stored hash is returned.
     """
     trace = decompress_trace(row["trace"], answer=row["answer"] or "")
     texts = [row["answer"] or "", row["error"] or "", row["stop_reason"], row["made_by"], trace]

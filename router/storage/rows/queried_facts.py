@@ -34,7 +34,7 @@ from ragbandit.shared.types import (
 
 #: key of the column `request`: whether the arm was named (`Query.arm_by`), for processes of former releases
 FORCED: Final = "forced"
-#: condition: a former release inserted the row, and nothing has filled its columns
+#: condition: a former release inserted the row, and its columns are not filled yet
 UNFILLED: Final = decisions.c.arm_by == UNFILLED_ARM_BY
 
 
@@ -47,15 +47,15 @@ class QueriedFacts(NamedTuple):
     has_callers_id: bool
     #: whether an agent other than the conversation's main one asked
     is_of_agent: bool
-    #: whether the arm is not that of the turn before: the turn was moved, or answers instead of a failed one
+    #: whether the turn before had another arm: this turn was moved, or answers instead of a failed turn
     is_moved: bool
-    #: factor by which a nearly spent budget raised the cost weight; None if none did
+    #: factor by which a nearly spent budget raised the cost weight; None if no budget did
     budget_factor: float | None
-    #: when the task ends if no further turn comes, seconds since 1970; None if the decision belongs to no task
+    #: end of the task if no further turn comes, seconds since 1970; None if the decision belongs to no task
     task_until: float | None
-    #: JSON list: first decisions of the tool loop and of the failover that the row belongs to; None if there are none
+    #: JSON list: first decisions of the tool loop and of the failover that the row belongs to; None without both
     belongs_to: str | None
-    #: JSON list: ids of the responses that the row continues or quotes; None if there are none
+    #: JSON list: ids of the responses that the row continues or quotes; None without such responses
     responses: str | None
     #: who chose the arm; None if the policy drew it
     arm_by: ArmBy | None
@@ -117,12 +117,12 @@ def arm_by_of(row: Row) -> ArmBy | None:
 
 def arm_by_of_query(arm_by: ArmBy | None, *, loop: Loop | None) -> ArmBy | None:
     """`Query.arm_by` of a stored decision. arm_by: `Decision.arm_by`"""
-    is_open = loop is not None and loop.called_by is not None  # a step has chosen the arm for these results
+    is_open = loop is not None and loop.called_by is not None  # a step has chosen the arm for the results of calls
     return arm_by if arm_by in ("caller", "calls", "failover") and not is_open else None
 
 
 def _arm_by(row: Row, *, facts: Mapping[str, Any], edge: Mapping[str, Any], is_chosen: bool) -> ArmBy | None:
-    """Who chose the arm of a former release's row, as far as its JSON has it. is_chosen: value of FORCED"""
+    """Who chose the arm of a former release's row, by the JSON of the row. is_chosen: value of FORCED"""
     failover, loop = edge.get("failover"), edge.get("tool_turn")
     if isinstance(failover, Mapping) and failover:
         return "failover"
@@ -152,7 +152,7 @@ def _is_moved(facts: Mapping[str, Any]) -> bool:
 
 
 def _number(value: Any) -> float | None:
-    """The number as float64; None for anything else, and for numbers that float64 does not have."""
+    """The number as float64; None for other values, infinity, NaN, and numbers beyond the range of float64."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -179,7 +179,7 @@ def _if_unfilled(column: Column[Any]) -> ColumnElement[Any]:
 
 #: columns from which the facts of a former release's row are read
 JSON_COLUMNS: Final = ("facts", "request", "arms", "turn_of")
-#: columns of a query for `QueriedFacts.of_row`; the columns JSON_COLUMNS are read only in rows without the others
+#: columns of a query for `QueriedFacts.of_row`; JSON_COLUMNS are read only if the other columns are not filled
 FACT_COLUMNS: Final = (*decisions.c[QUERIED_FACTS], *map(_if_unfilled, decisions.c[JSON_COLUMNS]))
 
 

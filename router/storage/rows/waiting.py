@@ -19,7 +19,7 @@ from ragbandit.shared.types import Decision, TaskTurn
 
 #: order in which transactions lock rows of tables if they store decisions, outcomes or feedback, end tasks, or erase
 LOCK_ORDER: Final = ("decisions", "units", "outcomes", "waiting", "feedback", "jobs", "counters")
-#: condition for a column: it is one of these ids, or the decision of a turn among them. Needs the list of ids twice
+#: condition for a column: it is one of some ids, or the decision of a turn among these. Takes the list of ids twice
 WITH_FIRSTS: Final = "IN (? UNION ALL SELECT turn_of FROM decisions WHERE id IN ?)"
 _turns = decisions.alias("turns")
 #: later turns that workers have still to answer, and the column with the decision of each
@@ -31,10 +31,10 @@ _LOCKED: Final = (
     f"SELECT {', '.join(waiting.columns.keys())} FROM waiting WHERE decision_id {{}}"  # noqa: S608 # names of ours
     " ORDER BY decision_id, policy FOR UPDATE"
 )
-#: queries that lock the rows of these decisions; and also of the decisions of turns among them, see WITH_FIRSTS
+#: queries that lock the rows of some decisions; the second one also those of WITH_FIRSTS
 LOCK_WAITING, LOCK_WAITING_WITH_FIRSTS = _LOCKED.format("IN ?"), _LOCKED.format(WITH_FIRSTS)
 _HAS_FEEDBACK: Final = exists().where(feedback.c.decision_id == decisions.c.id)
-#: flag -> condition on `decisions` under which the flag is set; the learner clears it if it cannot use the feedback
+#: flag -> condition on `decisions` under which it is set; the learner clears flags of feedback that it cannot use
 _STORED: Final = {
     "has_outcome": exists().where(outcomes.c.decision_id == decisions.c.id),
     "has_feedback": _HAS_FEEDBACK.where(feedback.c.value != "null"),
@@ -96,7 +96,7 @@ def insert_missing_waiting(connection: Connection, *where: ColumnElement[bool], 
 
 
 def _set_ends_of_tasks(connection: Connection, ids: Sequence[str], *, label: str) -> None:
-    """Set the ends of tasks whose row in `units` was replaced by a later task: those that their newest turns have."""
+    """Set the ends of tasks whose row in `units` was replaced by a later task. The newest turn has the end."""
     if not ids:
         return
     query = select(*decisions.c["id", "turn_of"], *FACT_COLUMNS).where(or_unfilled(decisions.c.task_until.is_not(None)))

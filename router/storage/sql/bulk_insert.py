@@ -45,7 +45,7 @@ def send(connection: Connection, statement: str, *values: Any) -> Rows:
     given = [*values]
     for position, value in enumerate(values):
         if isinstance(value, list):
-            given[position] = f"[{','.join(map(encode_basestring_ascii, value))}]"  # the JSON of these texts
+            given[position] = f"[{','.join(map(encode_basestring_ascii, value))}]"  # JSON list of the texts
     text = _adapt(statement, is_sqlite=connection.is_sqlite)
     if not connection.is_sqlite:
         sent: Rows = connection.driver.send(text, given)
@@ -109,7 +109,7 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[Row], *, en
     if not rows:
         return list
     statement, names = _insertion(table, tuple(rows[0]), end=end, is_sqlite=connection.is_sqlite)
-    values = map(itemgetter(*names), rows)  # every row has several columns
+    values = map(itemgetter(*names), rows)  # tuples, since every row has several columns
     if not connection.is_sqlite:
         objects = list(map(dict, map(zip, repeat(names), values)))
         data = fast_json_bytes(objects) if is_plain(objects) else None  # None for rows with bytes

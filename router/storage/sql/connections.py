@@ -38,13 +38,13 @@ class Connection(sqlalchemy.Connection):
         self.is_sqlite = engine.dialect.name == "sqlite"
         #: values of PRAGMA foreign_keys and secure_delete in SQLite
         self.foreign_keys = self.overwrites = False
-        #: number of `Connections.close` calls before it was opened
+        #: number of `Connections.close` calls before the connection was opened
         self.generation = generation
 
     def is_lost(self, error: BaseException | None) -> bool:
-        """Whether it is closed, or its server is going away or only reads. Takes no round trip.
+        """Whether the connection is closed, or its server is going away or only reads. Takes no round trip.
 
-        error: what ended its use; may be caused by the driver's error
+        error: exception that ended the use of the connection; may be caused by the driver's error
         """
         if self.is_sqlite:
             return False
@@ -53,7 +53,7 @@ class Connection(sqlalchemy.Connection):
         return any(self.driver.pgconn.parameter_status(name) == b"on" for name in _READ_ONLY)
 
     def is_open(self) -> bool:
-        """Whether the server of PostgreSQL has not closed it. Takes no round trip."""
+        """Whether the server of PostgreSQL has left the connection open. Takes no round trip."""
         try:
             for _ in range(2):  # the first call may read the server's last message, the second then reads the end
                 self.driver.pgconn.consume_input()
@@ -132,7 +132,7 @@ class Connections:
         self._close_idle()
 
     def _close_idle(self, *, kept: int = 0) -> None:
-        with suppress(IndexError):  # another thread took the last one
+        with suppress(IndexError):  # another thread took the last connection
             while len(self._idle) > kept:
                 self._idle.popleft().close()
 

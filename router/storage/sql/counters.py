@@ -49,7 +49,7 @@ CounterName = Literal[
     "check_due",
     "label_due",
 ]
-#: names of counters of the whole store; the others are kept per label
+#: names of counters of the whole store; the other counters are kept per label
 _OF_THE_STORE: Final = ("decided", "feedback", "late_feedback", "judge_due", "check_due", "label_due")
 #: name of a counter of a day: dollars spent ("2026-11-22") or answers judged; `recount` leaves it unchanged
 Day = NewType("Day", str)
@@ -75,7 +75,7 @@ _KIND: Final = itemgetter(*_KIND_NAMES)
 
 
 class Moves:
-    """Changes of counters, collected for the end of a transaction. prefix: of the counters' names, "" or GONE."""
+    """Changes of counters, collected for the end of a transaction. prefix: of their names, "" or GONE."""
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
@@ -105,7 +105,7 @@ class Moves:
             self.add("quarantined" if row["state"] == "quarantined" else "closed", label=row["policy"])
 
     def count_waiting(self, rows: Iterable[Row], *, sign: Literal[1, -1] = 1) -> None:
-        """Count new rows of `waiting`, or with sign -1 deleted ones."""
+        """Count new rows of `waiting`, or with sign -1 deleted rows."""
         # For speed: most rows of a group are equal in these columns, so equal rows are counted together.
         kinds: dict[tuple[Any, ...], int] = {}
         for kind in map(_KIND, rows):
@@ -123,7 +123,7 @@ class Moves:
 
     def _count_row_flags(self, row: Row, count: int) -> None:
         if row["run_by"] == "worker":
-            if not row["has_outcome"]:  # UNANSWERED
+            if not row["has_outcome"]:  # as in UNANSWERED
                 self.add("unanswered", count, label=row["policy"])
         elif is_missing_outcome(row):
             self.add("missing_outcome", count, label=row["policy"])

@@ -29,7 +29,7 @@ from ragbandit.shared.errors import RESTORE, StoreError, missing_package
 SESSION: Final = "ragbandit schema "
 #: statement that begins a reading transaction of PostgreSQL. SQLite needs no mode: its transactions read one snapshot
 _BEGIN_READING: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-#: longest time for which another writer may block a writer, seconds
+#: longest time for which one writer may block another, seconds
 LOCK_WAIT_S = 30.0
 #: rows per counter on PostgreSQL; processes that change the same row are blocked by each other until a commit
 SHARDS = 16
@@ -157,9 +157,9 @@ class Database:
         """The StoreError for an error of `errors`. is_known: whether it is certain that nothing was written."""
         self.check_file(every_s=0.001)  # a missing file can be the cause of various errors
         driver = self.engine.dialect.loaded_dbapi
-        cause = getattr(error, "orig", None) or error  # some calls raise the driver's errors directly
+        cause = getattr(error, "orig", None) or error  # some calls raise the driver's errors without SQLAlchemy's
         reason = str(cause).strip().partition("\n")[0] or type(error).__name__
-        # Errors of other classes are caused by the written row.
+        # The written row caused errors of other classes.
         if writes and isinstance(cause, (PoolTimeout, driver.OperationalError, driver.InternalError)):
             self.failed_write = FailedWrite(at=time.monotonic(), reason=reason)
         damaged = is_damaged(cause)
@@ -225,7 +225,7 @@ class ConnectionBlock:
         except BaseException as failed:
             # A server may have committed before its connection was lost.
             is_known = connection.is_sqlite or not self._writes or not connection.driver.closed
-            database.connections.discard(connection, error=error or failed)  # rolled back, unless it is committed
+            database.connections.discard(connection, error=error or failed)  # rolls back, unless it is committed
             if error is None:
                 if isinstance(failed, database.errors):
                     raise database.failure(failed, writes=self._writes, is_known=is_known) from failed
@@ -274,7 +274,7 @@ def _wait_for_lock(driver: sqlite3.Connection, statement: str) -> None:
                 driver.execute(statement)
                 return
             except sqlite3.OperationalError as error:
-                # Higher bits are an extended code.
+                # The higher bits of the code are details.
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= give_up:
                     raise
             time.sleep(LOCK_RETRY_S)

@@ -116,7 +116,7 @@ def _begin(target: Database, *, state: str) -> None:
     if version != MOVING:
         schema.migrate(target)
     with target.write() as connection:
-        connection.execute(counters.delete())  # zeros that a migration inserted
+        connection.execute(counters.delete())  # rows with the value 0 that a migration inserted
         schema.store_revision(connection, MOVING, code_from=state)
 
 

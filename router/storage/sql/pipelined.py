@@ -20,7 +20,7 @@ class PipelinedStatement:
     connection: "PipelinedConnection"
     statement: str
     values: Sequence[Any]
-    #: None before the statement was sent
+    #: result of the statement; None before it was sent
     rows: list[dict[str, Any]] | None = None
 
     def __call__(self) -> list[dict[str, Any]]:
@@ -36,7 +36,7 @@ class PipelinedConnection(psycopg.Connection[Any]):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._pending: list[PipelinedStatement] = []
-        #: used again, since psycopg takes longer to make a cursor than to send a short statement
+        #: cursors to use again, since psycopg takes longer to make a cursor than to send a short statement
         self._cursors: list[psycopg.Cursor[dict[str, Any]]] = []
 
     def send(self, statement: str, values: Sequence[Any] = ()) -> PipelinedStatement:
@@ -49,7 +49,7 @@ class PipelinedConnection(psycopg.Connection[Any]):
         if not self._pending:
             return
         pending, self._pending = self._pending, []
-        cursors, self._cursors = self._cursors, []  # after an error they are not used again
+        cursors, self._cursors = self._cursors, []  # after an error the cursors are not used again
         while len(cursors) < len(pending):
             cursors.append(psycopg.Cursor(self, row_factory=dict_row))
         with self.pipeline() if len(pending) > 1 else nullcontext():

@@ -54,7 +54,7 @@ def migrate(database: Database, *, revision: str = "head", pre: bool = False) ->
             is_lock_error = getattr(cause, "sqlstate", None) in ("55P03", "40P01")  # lock timeout, deadlock
             if time.monotonic() > give_up or not is_lock_error:
                 raise
-        time.sleep(DDL_PAUSE_S)  # lets transactions go first that are blocked by locks of the migration
+        time.sleep(DDL_PAUSE_S)  # lets transactions run that the migration's locks blocked
 
 
 def _migrate(connection: Connection, *, revision: str, pre: bool) -> str:

@@ -368,7 +368,7 @@ _partial_index(
     where=jobs.c.reserved.is_not(None),
     info={"since": "1002"},
 )
-# A job that is claimed when it is inserted has no entry in these.
+# A job that is claimed when it is inserted has no entry in the following indexes.
 _partial_index(
     "jobs_of_tenant",
     *jobs.c["kind", "tenant", "turn"],

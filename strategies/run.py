@@ -139,7 +139,7 @@ class Run:
         return self._refused is None
 
     def may_begin_round(self, *, cap: int) -> bool:
-        """Whether `begin_round` would begin a round; for arms that first ask the model for the round's query."""
+        """Whether `begin_round` would begin a round. Raises as `begin_round`. For arms that first ask for the query."""
         if self.rounds_over:
             raise OutOfBudget("rounds")
         done = self.used["rounds"]

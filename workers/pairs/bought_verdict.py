@@ -102,7 +102,7 @@ class BoughtVerdict:
 
     @property
     def asked_now(self) -> int:
-        """Number of questions that this run has asked."""
+        """Number of questions that both arms have answered in this run."""
         return 0 if self._answered_before is None else self.answered - self._answered_before
 
     @property
@@ -111,7 +111,7 @@ class BoughtVerdict:
         return None if self.most_new is None else max(0, self.most_new - self.asked_now)
 
     def open_questions(self) -> "list[StoredQuestion]":
-        """The questions that lack an answer, in a random order. Questions over which processes died come last."""
+        """The questions that lack an answer or score, in a random order. Those over which processes died come last."""
         listed = [StoredQuestion(self, one) for one in self.compared.askable if not self.answers.has_both(one)]
         return sorted(listed, key=lambda one: one.deaths)  # a question that ends processes must not delay others
 
@@ -125,7 +125,7 @@ class BoughtVerdict:
         )
 
     def dollars_each(self) -> float:
-        """Expected dollars of one open question, both answers and both scores."""
+        """Mean expected dollars of an open question: the answers and scores that it lacks."""
         priced = [
             math.fsum(work.expected for work in works if not work.is_done)
             for works in (one.works() for one in self.open_questions()[:_PRICED])
@@ -372,7 +372,7 @@ class StoredQuestion(AskedQuestion):
 
 
 def _own_outcome(record: DecisionRecord, *, arm: ArmName, present: Mapping[str, object]) -> Outcome | None:
-    """The decision's outcome, if this arm gave it by its present definition; else None. present: that definition"""
+    """The decision's outcome if it can stand for a new answer of this arm; else None. present: the arm's definition"""
     outcome = record.outcome
     if outcome is None or arm != record.decision.arm or outcome.run_by != "worker":
         return None

@@ -15,7 +15,7 @@ from ragbandit.workers.setup.loading import full_arms
 
 
 def next_answer(context: Context) -> Callable[[], None] | None:
-    """Claim the next decision. Returns the function that answers it; None if no decision waits.
+    """Claim the next decision. Returns the function that answers it; None if none waits, or none may be claimed now.
 
     Called by one thread at a time. A process whose event loop has ended claims nothing until it ends itself.
     """

@@ -64,7 +64,7 @@ def asked_wait_s(*, headers: Mapping[str, str], body: object, message: str) -> f
 
 
 def is_daily_quota(body: object, *, message: str, after_s: float) -> bool:
-    """Whether the quota of a day is used up. Even then servers may name a short wait, `after_s`."""
+    """Whether the quota of a day or a month is used up. Even then servers may name a short wait, `after_s`."""
     names = (value for name, value in _fields(body, wanted=_QUOTA_NAMES) if isinstance(value, str))
     return any(map(_PER_DAY.search, (*names, message))) or (not after_s and _DAILY.search(message) is not None)
 

@@ -137,7 +137,7 @@ class ModelReply:
     """
 
     def __init__(self, *, uses_functions: bool = False, max_media: int = MAX_MEDIA) -> None:
-        #: remaining caps of the reply; shared with the other readers of the reply
+        #: counts of the reply, with their caps; shared with the other readers of the reply
         self.counts = reply_counts(media=max_media)
         self._text = GrowingText()
         #: OpenAI's finish reason, or ERROR; None before the end

@@ -130,7 +130,7 @@ def is_blank_part(part: Any) -> bool:
 
 
 def without_blank_end(messages: list[Any]) -> list[Any]:
-    """The messages without white space at the end of a last text of the assistant."""
+    """The messages without white space at the end of a last text of the assistant, and without such empty messages."""
     while messages and messages[-1].get("role") == "assistant" and not messages[-1].get("tool_calls"):
         content = messages[-1].get("content")
         kept = _without_blank_end(content)

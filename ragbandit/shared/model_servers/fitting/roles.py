@@ -77,7 +77,7 @@ def _system_first(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
 
 
 def _without_system(messages: Sequence[Any]) -> list[Any]:
-    """The messages with the system message joined to the first message of a user."""
+    """The messages with the system message joined to a user's message after it, or else as a user's message."""
     first, *rest = messages
     at = next((at for at, message in enumerate(rest) if message.get("role") == "user"), None)
     if at != 0:

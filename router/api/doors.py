@@ -40,12 +40,12 @@ _CORE_DOORS: Final[Mapping[str, Door]] = {
     "feedback": Door(
         place=60,
         endpoints=(feedback.endpoints, labels.endpoints, sessions.endpoints),
-        description="Judge decisions; the policy learns from it.",
+        description="Judge decisions; the policy learns from the judgements.",
     ),
     "policies": Door(
         place=70,
         endpoints=(policies.endpoints,),
-        description="Roll versions of the policy out by evidence, back, or stop them.",
+        description="Roll out versions of the policy by evidence, roll them back, or stop them.",
     ),
     "operations": Door(
         place=80,

@@ -144,7 +144,7 @@ class ServerSettings(Section):
             raise ValueError(f"admin_port: {self.port} is server.port too; choose another port, or null for one port")
         if self.trusted_header is None:
             if self.trusted_roles or self.trusted_user_header is not None:
-                raise ValueError("trusted_header: trusted_roles and trusted_user_header need it; set it, or unset them")
+                raise ValueError("trusted_header: set it, or unset trusted_roles and trusted_user_header")
         elif not self.trusted_proxies or not self.trusted_roles:
             raise ValueError(
                 "trusted_proxies: trusted_header needs trusted_proxies and trusted_roles, otherwise anybody could send "

@@ -16,7 +16,7 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import number_or_name, one_line
 from ragbandit.shared.texts.redaction import variable_or_hidden
 
-PriceOption = Annotated[str | None, typer.Option("--cost-weight", help="a number, or a name of cost_weights")]
+PriceOption = Annotated[str | None, typer.Option("--cost-weight", help="cost weight: number, or name in cost_weights")]
 
 
 #: fields of an answer that are printed after its text and sources; --json prints all fields

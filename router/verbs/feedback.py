@@ -37,7 +37,7 @@ def exclude(
     source: Annotated[str | None, typer.Option(help=f"{SOURCE_HELP}; default: list all exclusions")] = None,
     since: Annotated[str | None, typer.Option(help="only feedback since a date, a time, or an age (7d)")] = None,
     until: Annotated[str | None, typer.Option(help="only feedback before a date, time or age; all UTC")] = None,
-    reason: Annotated[str, typer.Option(help="for the audit log")] = "",
+    reason: Annotated[str, typer.Option(help="reason, for the audit log")] = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="print how much feedback would be excluded; change nothing")
     ] = False,

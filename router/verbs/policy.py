@@ -30,7 +30,7 @@ from ragbandit.shared.texts.formats import moment
 from ragbandit.shared.types import ArmName, Json, PolicyControl
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="the version")]
-ReasonOption = Annotated[str, typer.Option("--reason", help="why, for the audit log")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="reason, for the audit log")]
 _BY_HAND = "by hand"
 #: longest wait for the learner of a ledger that is being retired, seconds
 PATIENCE_S: Final = 30.0
@@ -162,7 +162,7 @@ def _retire(ledger: Ledger, *, lease_s: float, report: Callable[[int], None]) ->
 def promote(
     name: NameArgument,
     force: Annotated[
-        bool, typer.Option("--force", help="promote whatever the evidence says; this is recorded")
+        bool, typer.Option("--force", help="promote whatever the evidence says; the audit log notes it")
     ] = False,
     reason: ReasonOption = _BY_HAND,
     config: ConfigOption = None,
@@ -246,7 +246,7 @@ def restart(
 
 def relearn(
     to: Annotated[
-        str | None, typer.Option(metavar="LABEL", help="label of the new ledger; continues an interrupted call")
+        str | None, typer.Option(metavar="LABEL", help="label of the new ledger; repeat it after an interruption")
     ] = None,
     reason: ReasonOption = _BY_HAND,
     label: LabelOption = None,

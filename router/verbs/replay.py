@@ -49,11 +49,11 @@ def replay_verb(
         str | None,
         typer.Option(help="a file (JSON Lines, CSV, Parquet) or a folder of Parquet files; default: the store"),
     ] = None,
-    label: Annotated[str | None, typer.Option(help="the store's ledger; default policy.label")] = None,
-    since: Annotated[str | None, typer.Option(help="a date, a time, or an age such as 7d")] = None,
-    mixed_arms: Annotated[bool, typer.Option("--mixed-arms", help="rows may offer different arms")] = False,
+    label: Annotated[str | None, typer.Option(help="ledger of the store; default: policy.label")] = None,
+    since: Annotated[str | None, typer.Option(help="only decisions since a date, a time, or an age (7d)")] = None,
+    mixed_arms: Annotated[bool, typer.Option("--mixed-arms", help="accept rows with different arms")] = False,
     skip_bad: SkipBadOption = False,
-    folds: Annotated[int, typer.Option(help="folds of the questions for cross-fitting")] = 5,
+    folds: Annotated[int, typer.Option(help="number of folds for cross-fitting")] = 5,
     price: Annotated[
         str | None,
         typer.Option(
@@ -61,14 +61,14 @@ def replay_verb(
             "cost_weights; default: as logged"
         ),
     ] = None,
-    segment: Annotated[list[str] | None, typer.Option(help="tenant, version, context fields [,...]; repeat it")] = None,
+    segment: Annotated[list[str] | None, typer.Option(help="results also by tenant, version, context keys")] = None,
     report: Annotated[Path | None, typer.Option(help="write the page FILE.html with pictures")] = None,
     write_pmfs: Annotated[
         Path | None,
         typer.Option(help="write the probabilities of policies that learn, row by row, into FILE.jsonl or .parquet"),
     ] = None,
     as_json: JsonOption = False,
-    everything: Annotated[bool, typer.Option("--all", help="also every comparison, table and note")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="print every comparison, table and note")] = False,
     config: ConfigOption = None,
 ) -> None:
     """Estimate the reward of other policies on logged traffic, with intervals.

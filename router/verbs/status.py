@@ -10,7 +10,7 @@ from ragbandit.router.cli.status_line import stored_line
 
 
 def status(
-    line: Annotated[bool, typer.Option("--line", help="one line for a prompt, at most minutes old")] = False,
+    line: Annotated[bool, typer.Option("--line", help="print one line for a shell prompt")] = False,
     label: LabelOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,

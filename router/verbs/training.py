@@ -22,9 +22,9 @@ from ragbandit.shared.texts.formats import percent
 def train_verb(
     *,
     policy: Annotated[str, typer.Option(help=", ".join(trainable_policies()))],
-    table: Annotated[Path, typer.Option(help="question, correct and steps per arm")],
+    table: Annotated[Path, typer.Option(help="table with question, and correct and steps of each arm")],
     out: Annotated[Path, typer.Option(help="folder to write; it must be missing or empty")],
-    questions: Annotated[Path | None, typer.Option(help="JSONL: question and hops, for inductive labels")] = None,
+    questions: Annotated[Path | None, typer.Option(help="JSONL file of question, hops; for inductive labels")] = None,
     param: Annotated[
         list[str] | None, typer.Option(help="NAME.KEY=VALUE, for example multi_label.epochs=5; repeat it")
     ] = None,

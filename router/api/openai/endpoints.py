@@ -115,6 +115,6 @@ def _by_open_webui(request: Request) -> bool:
 async def completions(_request: Request) -> Response:
     """Refuse the older completions, which some clients use by default, and point to chat completions."""
     raise NotFound(
-        "the older completions are not served here, chat completions are",
-        remedy="POST /v1/chat/completions; in LlamaIndex's OpenAILike set is_chat_model=True",
+        "the older completions are not served here",
+        remedy="use POST /v1/chat/completions; in LlamaIndex's OpenAILike set is_chat_model=True",
     )

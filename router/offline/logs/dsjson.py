@@ -168,7 +168,7 @@ def _reward(event: Event) -> float:
     if len(observed) == 1:
         return float(cells.convert_value(cells.cell_number, observed[0], field="o.v"))
     reason = f"the event has {len(observed)} rewards, and no cost" if observed else "the value is missing"
-    raise InvalidInput(reason, field="_label_cost", remedy="write minus the reward that counts as _label_cost")
+    raise InvalidInput(reason, field="_label_cost", remedy="write the negative reward as _label_cost")
 
 
 def _draw(event: Event, *, names: Sequence[str]) -> dict[str, Any]:

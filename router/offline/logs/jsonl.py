@@ -295,7 +295,7 @@ def _check_offer(row: _Row) -> None:
     if len(set(arms)) != len(arms):
         raise InvalidInput(f"an arm is named twice: {', '.join(arms)}", field="arms", remedy="name every arm once")
     if len(arms) < (1 if row.version else 2):
-        raise InvalidInput(f"{len(arms)} offered: there was nothing to choose", field="arms", remedy=_EVERY_ARM)
+        raise InvalidInput(f"only {len(arms)} offered: there was nothing to choose", field="arms", remedy=_EVERY_ARM)
     if len(pmf) != len(arms):
         raise InvalidInput("does not fit the arms", field="pmf", remedy="log one probability per arm")
     if min(pmf) < 0.0:

@@ -242,7 +242,7 @@ def rows_batch(
         return record_batch({name: _column(rows, name, parts=parts) for name in columns})
     except pa.ArrowException as error:  # rows of files are checked, so these are from a store
         message = f"{row_name(rows[0])} or a row after it cannot be read: {error}"
-        raise StoreError(message, remedy="see: `ragbandit verify`") from error
+        raise StoreError(message, remedy="run `ragbandit verify`") from error
 
 
 def _column(rows: Sequence[Logged], name: str, *, parts: Sequence[str]) -> Any:

@@ -117,7 +117,7 @@ def _rows_of(
             break
         with _collect_faults(bad, line=number):
             entry = parse()
-            question = required_text(entry, "question", remedy="every line has one, a text")
+            question = required_text(entry, "question", remedy="give every line a text as its question")
             present = {name: value for name, value in entry.items() if not cells.is_empty(value)}
             labelled = validate_record(LabelledRow, {"id": f"{kind}-{number}", **present, "question": question})
             row = make(entry, labelled)

@@ -252,8 +252,7 @@ class ConversationSettings(Section):
 
     def is_task(self, unit: DecisionUnit | None, *, door: str | None) -> bool:
         """Whether a request's unit is the task. A request without a session belongs to no task in either case.
-
-        unit: unit that the request chooses; None leaves it to the interface. door: the interface; None for `route`
+        unit: the request's choice; None leaves the unit to the interface. door: the interface; None for `route`
         """
         return (unit or self.unit_of(door or "route")) == "task"
 

@@ -135,9 +135,7 @@ def read_chat(
 
 
 def _storable_fields(sent: Mapping[str, Any], *, at: str, encoding: Encoding | None) -> tuple[dict[str, Any], Encoding]:
-    """Returns (fields for the model, their JSON). Empty lists, and choices without tools, are left out: servers refuse
-    them.
-    """
+    """Returns (fields for the model, their JSON) without empty lists and choices without tools: servers refuse them."""
     has_tools, whole, encodings = any(map(sent.get, _TOOLS)), dict[str, Any](), list[Encoding]()
     for name, value in sent.items():
         is_meaningless = name in _CHOICES and not has_tools and value in ("auto", "none", True, False, None)

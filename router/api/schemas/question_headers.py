@@ -185,8 +185,7 @@ def _ruled_value(sent: Sequence[str], *, declared: ContextKey) -> Json:
     with suppress(InvalidInput):
         value = header_value(text, declared=declared, field=header)
     is_certain = declared.values is not None or declared.type == "words" or text in declared.map.values()
-    # A comma may be a proxy's, which has joined two values.
-    if not is_valid_value(value, declared=declared) or ("," in text and not is_certain):
+    if not is_valid_value(value, declared=declared) or ("," in text and not is_certain):  # a comma may join two headers
         remedy = f"send {values_in_words(declared)}, once; letter case counts"
         raise _undecided(f"is {text!r:.80}", header=header, remedy=remedy)
     return value

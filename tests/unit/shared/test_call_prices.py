@@ -171,4 +171,4 @@ def test_an_implausible_price_is_logged(caplog):
     """A price of more than 100 times the listed one is named in the log, with the model."""
     with caplog.at_level(logging.WARNING):
         charge(Tokens(read=1000, written=0), told=5.0, model="grand", lists={"grand": (10.0, 0.0)})
-    assert "the server of grand told $5 for a call" in caplog.text
+    assert "the server of grand reported $5 for a call" in caplog.text

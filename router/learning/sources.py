@@ -120,7 +120,7 @@ class KeyDirectory:
 
 
 def matches_source(name: str, sources: Collection[str]) -> bool:
-    """Whether a name, as settings and commands use it, names one of a feedback's sources (`KeyDirectory.names_of`)."""
+    """Whether a name of settings and commands matches one of a feedback's sources (`KeyDirectory.names_of`)."""
     kind, _, given = name.partition(":")
     full_name = f"{'rater:import' if kind == 'import' else kind}:{name_form(given)}"
     if full_name.endswith("*"):

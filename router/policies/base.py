@@ -75,7 +75,7 @@ class Policy(Protocol):
 
     @property
     def arms_named(self) -> Mapping[str, ArmName]:
-        """Param -> its arm, for params with an arm that the policy may draw. Such arms must be configured."""
+        """Param -> arm, for params that name an arm that the policy may draw. Such arms must be configured."""
 
     @property
     def needs(self) -> frozenset[PolicyNeed]:

@@ -29,7 +29,7 @@ from ragbandit.shared.types import (
 
 #: reason in the facts of a draw that the safe start did not restrain, since a spent budget comes before it
 BUDGET_FIRST: Final = "a spent budget comes first"
-#: facts of policies with a value for each arm, and their weight; they are dropped if the decision gets other arms
+#: facts of policies with a value for each arm, and the weight of cost; dropped if the decision gets other arms
 BY_ARM: Final = ("quality", "cost", "weight")
 
 

@@ -34,7 +34,7 @@ def check_policy(settings: Settings) -> None:
 
 
 def _check_without_texts(policy: Policy, *, worker_arms: Sequence[str]) -> None:
-    """Raise ConfigError if the policy learns from texts, or if workers run arms: texts are not stored."""
+    """Raise ConfigError if the policy or workers read stored texts, since none are stored."""
     if "text" in policy.needs:
         fault = f"{policy.algorithm} learns from questions, and log.text: none does not store them"
         remedy = "set it to full, or choose a policy that needs only features"

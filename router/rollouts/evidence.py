@@ -59,7 +59,7 @@ def comparison_of(
 ) -> Comparison:
     """Compare the pmf of a version with the pmf that was served, by the rewards of the version's ledger.
 
-    seconds: age of the oldest row. alarm: reason why the rows prove nothing; None if they may prove something
+    seconds: age of the oldest row. alarm: why the rows are not evidence; None if they are
     """
     faults = rows.left_out.get(NO_PMF, 0)
     if alarm is None and faults >= max(_FAULTS * (faults + len(rows.arm)), _LEAST_FAULTS):

@@ -57,7 +57,7 @@ class Selection:
             raise InvalidInput("no condition selects what to erase", remedy=remedy)
 
     def condition(self, database: Database) -> ColumnElement[bool]:
-        """Condition on `decisions` for the selected rows and their `followers`; with chains only without `before`."""
+        """Condition on `decisions` for the selected rows and their `followers`; with chains if `before` is None."""
         columns = {decisions.c.id: self.decision, decisions.c.session: self.session, decisions.c.tenant: self.tenant}
         conditions = [column == value for column, value in columns.items() if value is not None]
         if self.before is not None:
@@ -126,7 +126,7 @@ def erase(
 
 
 def _ids(database: Database, query: Select[Any]) -> list[str]:
-    # A transaction of its own: a scan of a large store must not delay writers.
+    # A separate transaction, since a scan of a large store must not delay writers.
     with database.read() as connection:
         return list(connection.execute(query).scalars())
 

@@ -74,7 +74,7 @@ class LabelCounts(NamedTuple):
 
 
 def waiting_items(database: Database, *, tenant: str | None, limit: int, skip: int = 0) -> list[LabelItem]:
-    """Answers to label, in the order of the queue. tenant: None for all, whose answers of decisions then alternate."""
+    """Answers to label, in the order of the queue. tenant: None for all tenants, in turns."""
     secret = stored_secret(database, name=DRAWS) or b""  # without it, no question was asked for a verdict
     with database.read() as connection:
         rows = sorted(_waiting_pairs(connection, tenant=tenant), key=lambda row: row.sort_key(secret))
@@ -157,7 +157,7 @@ def label_verdict(database: Database, item_id: str, *, right: bool, rater: str) 
 
 
 def expire_items(database: Database, *, before: float, now: float) -> int:
-    """Remove answers from the queue that were given before `before`. Returns their number. Raises StoreError."""
+    """Remove answers made before the time `before` from the queue. Returns their number. Raises StoreError."""
     expired = judgements.expire(database, kind="label", before=before, now=now)
     overdue = and_(_PAIR_IS_QUEUED, pairs.c.made_at <= before)
     with database.read() as connection:

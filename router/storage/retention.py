@@ -151,7 +151,7 @@ class Retention:
 def _delete(
     connection: Connection, table: Table, *names: str, ids: Sequence[str], labels: Sequence[str] | None = None
 ) -> Sequence[RowMapping]:
-    """Delete the rows of these decisions; returns the columns `names`. labels: for tables whose key has a label."""
+    """Delete the rows of these decisions; returns the columns `names`. labels: of the rows, if keys have one."""
     statement = delete(table).where(table.c.decision_id.in_(ids))
     if labels is not None:
         statement = statement.where(table.c.policy.in_(labels))

@@ -94,9 +94,9 @@ class Diagnosis:
     changes: str | None = None
 
     def with_decider(self, decides: str | None) -> "Diagnosis":
-        """The diagnosis, with what decides most questions instead: "steady" and "learning" then become "held back".
+        """The diagnosis with `decides`, if this is not None: "steady" and "learning" then become "held back".
 
-        decides: what decides, in words; None if the policy decides
+        decides: what decides most questions, in words; None if the policy decides
         """
         if decides is None:
             return self
@@ -124,7 +124,7 @@ class Diagnosis:
 
     @property
     def sentence(self) -> str:
-        """Reason for the state, after what decides instead of the policy."""
+        """What decides instead of the policy, if anything, and the reason for the state."""
         learned = self._learned
         return learned if self.decides is None else f"{self.decides}; {learned}"
 

@@ -32,7 +32,7 @@ class Change:
 
 
 def drifts_of(connection: Connection, learning: Diagnosis | None, *, label: str) -> list[Change]:
-    """Drifting arms of a ledger, with when their rewards changed and what followed."""
+    """The changes of a ledger's drifting arms: when, in which direction, and the arm's share since then."""
     if learning is None:
         return []
     found = []

@@ -165,7 +165,7 @@ class Shortfall:
 
     @property
     def _most_variance(self) -> float:
-        """Variance of the prior rows; if rewards have no known bounds, the largest one of the incumbent's units."""
+        """Variance of the prior rows; if rewards have no known bounds, the incumbent's largest in any unit."""
         known = [mean.variance for mean in self.means.values() if mean.rows]
         return max(known) if self._unbounded and known else _MOST_VARIANCE
 
@@ -317,7 +317,7 @@ class ConservativeParams(PolicyParams):
     incumbent: ArmParam
     #: share of the incumbent's reward that may be lost
     harm: Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)] = 0.05
-    #: weight of cost in the account of what is lost: the setting reward.weight
+    #: weight of cost in the account of lost reward: the setting reward.weight
     weight: Number = RewardSettings().weight
     #: name of the inner policy, any except conservative
     policy: Text = "mba"
@@ -387,7 +387,7 @@ class ConservativePolicy(HasParams):
         features: FeatureRows | None,
         arms: Sequence[Sequence[ArmName]],
     ) -> list[PolicyOutput]:
-        """The outputs at the cost weight of the account. Only questions with a price of their own are asked again."""
+        """The outputs at the cost weight of the account. Only questions with another price are asked again."""
         judged, usual = list(outputs), [self._at_account_weight(query) for query in queries]
         priced = [at for at, query in enumerate(queries) if usual[at] is not query]
         if not priced:

@@ -54,7 +54,7 @@ SCOPES: Final[Mapping[str, tuple[Callable[[Json], bool], str]]] = {
     "arms": (_are_names, "a list of names of arms"),
     # whether the key may choose the arm of a question; default: yes, unless the key or its tenant has a budget
     CHOOSES_ARM: (_is_flag, "true or false"),
-    # what one draw decides for the key's questions; overrides the setting conversation.unit
+    # unit that one draw decides for the key's questions; overrides the setting conversation.unit
     "unit": (UNITS.__contains__, " or ".join(UNITS)),
     # default cost weight of the key's questions; overrides the tenant's
     "cost_weight": (
@@ -93,7 +93,7 @@ def are_known_scopes(scopes: Mapping[str, Json]) -> bool:
 
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
-#: roles that operate the service, and may read the dashboard; except admin, they send neither questions nor feedback
+#: roles that operate the service and may read the dashboard; of these, only admin may send questions and feedback
 OPERATORS: Final = frozenset[Role]({"reader", "operator", "admin"})
 #: maximum number of keys, without those revoked or expired for more than a day; every process keeps them in memory
 MAX_KEYS: Final = 10_000
@@ -245,7 +245,7 @@ def _usable(now: float) -> list[ColumnElement[bool]]:
 
 
 def _checked_name(name: str) -> str:
-    """The stored form of a key's name: feedback under names that look alike has one source. Raises InvalidInput."""
+    """The stored form of a key's name, equal for names that look alike: they are one source. Raises InvalidInput."""
     form = name_form(name) if _NAME.fullmatch(name) else ""
     if not _NAME.fullmatch(form):
         remedy = "use 1 to 64 printable characters"

@@ -139,9 +139,9 @@ class Changes:
     outcomes: int = 0
     dollars_before: float = 0.0
     dollars_after: float = 0.0
-    #: outcomes to which the correction applies, but whose tokens have no price
+    #: number of outcomes to which the correction applies, but whose tokens have no price
     unpriced: int = 0
-    #: changed outcomes whose reward is learned in the ledger
+    #: number of changed outcomes whose reward is learned in the ledger
     learned: int = 0
     #: generators of all outcomes of the named arm or decision, also of outcomes that the correction does not change
     generators: set[str] = field(default_factory=set)
@@ -217,7 +217,7 @@ def _rows(database: Database, new: Correction, *, label: str) -> Iterator[RowMap
 def add_correction(
     connection: Connection, new: Correction, *, actor: str, reason: str, facts: Mapping[str, Any], now: float
 ) -> Correction:
-    """Store a correction in the caller's write transaction, when no other one counts. facts: for the audit log"""
+    """Store a correction, with `facts`, in the caller's write transaction, after all that use `hold_corrections`."""
     if not connection.is_sqlite:
         run_statement(connection, f"SELECT pg_advisory_xact_lock({_LOCK})")
     rule = {name: value for name, value in asdict(new).items() if value not in (None, {}) and name != "number"}

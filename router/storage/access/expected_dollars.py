@@ -96,7 +96,7 @@ class ExpectedDollars:
         return Tokens(read=read, written=written).dollars(price, tier=tier, at=decision.made_at)
 
     def rank(self, arm: str, *, tenant: str) -> tuple[bool, bool, float, float]:
-        """A key that sorts arms by dollars, then by steps; arms of unknown price follow, and failing ones are last."""
+        """A key that sorts arms by dollars, then by steps; arms of unknown price follow, and failing arms are last."""
         dollars, mean = self.of(arm, tenant=tenant), self._mean(arm, tenant=tenant)
         is_failing = not self._failing.isdisjoint({(arm, None), (arm, tenant)})
         return is_failing, dollars is None, dollars or 0.0, 0.0 if mean is None else mean[1]

@@ -33,7 +33,7 @@ KEPT_DAYS: Final = 400
 PREFIX: Final = "spent:"
 #: end of the name of a sum of dollars that no outcome explains
 OTHER: Final = "+"
-#: names of the sums of TURN_KINDS, which have no day
+#: names of the sums of sessions and tasks (TURN_KINDS), which cover all days
 DOLLARS, TURNS = SumName("dollars"), SumName("turns")
 #: query for the estimates of answers that run or are queued (reservations.py); it reads the index `jobs_reserved` only
 _RESERVED: Final = (

@@ -163,8 +163,8 @@ def _turn_of_calls(
     arms: Collection[ArmName],
     turns_most: int,
 ) -> EarlierTurn | None:
-    """The turn with the calls, if exactly one outcome has these calls and got no results yet. If all got results, the
-    stored turn that brought them in the same request. None otherwise.
+    """The turn with the calls, if exactly one outcome has these calls and no results yet. If all such outcomes have
+    results, the stored turn of the same request that brought them. Otherwise None.
     """
     if not keys:
         return None

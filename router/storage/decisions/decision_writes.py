@@ -179,7 +179,7 @@ def _insert(
     """Returns (whether each decision is new, the sent queries). Raises _OutdatedError."""
     inserted = send_new(connection, decisions, rows, key="id")
     queues = _Queues.of(connection, group, label=label, claims=claims)
-    # Read after the locks of budgets and of the insertion, since the switch may be set while they block.
+    # The revision is read after the locks of budgets and of the insertion: it may change while these block.
     stored = None if revision is None else send(connection, _REVISION, base)
     if stored is not None and next((row["revision"] for row in stored()), 0) != revision:
         raise _OutdatedError

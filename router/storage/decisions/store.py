@@ -239,7 +239,7 @@ class DecisionStore:
     def end_session(
         self, session: str, *, tenant: str, now: float, begun_until: float | None = None, api_key: str | None = None
     ) -> int:
-        """End the open tasks of a session. Returns their number. begun_until: leave tasks that began later."""
+        """End the open tasks of a session. Returns their number. begun_until: tasks that began later stay open."""
         of_session = tasks.decisions_of_session(session, tenant=tenant, api_key=api_key)
         if begun_until is not None:
             of_session.append(decisions.c.made_at <= begun_until)

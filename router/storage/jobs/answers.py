@@ -213,7 +213,7 @@ class AnswerQueue(Claims):
         return ClaimedDecision(decision_id=key, tries=row["tries"] - 1, arm=row["arm"], conversation=sent)
 
     def has_interrupted(self, *, within: Collection[ArmName] | None = None, before: float | None = None) -> bool:
-        """Whether a decision is free because the process that ran it ended. before: it was made before this time."""
+        """Whether a decision waits again because its process ended. before: only decisions made before this time."""
         where = [_HAS_RUN]
         if within is not None:
             where.append(jobs.c.arm.in_(sorted(within)))
@@ -222,6 +222,6 @@ class AnswerQueue(Claims):
         return self.has_free_job(*where)
 
     def drop(self, decision_id: DecisionId) -> None:
-        """Remove a decision that was deleted or already has an outcome."""
+        """Remove the job of a decision that was deleted or already has an outcome."""
         with self._database.write() as connection:
             remove(connection, [decision_id])

@@ -1,4 +1,4 @@
-"""Counts by arm and UTC day: answers that the judge scored, and those withheld since a text gives it instructions.
+"""Counts by arm and UTC day: answers that the judge scored, and answers withheld because a text instructs the judge.
 
 They are rows of `counters`: the label is a hash, since the name of an arm may be longer than a label, and the name
 is the day with the kind of count.

@@ -142,7 +142,7 @@ def _insert_batch(connection: Connection, row: RowMapping, *, moves: Moves) -> s
 
 
 def _close_stopped(connection: Connection, ids: Sequence[str], *, label: str, moves: Moves) -> set[str]:
-    """Close the decisions whose task a budget has stopped, as older ledgers have. Returns their ids."""
+    """Close the decisions whose task a budget has stopped: older ledgers have closed them, too. Returns their ids."""
     of_ledgers = closures.c.policy.in_(select(policies.c.label)), closures.c.decision_id.in_(ids)
     stored = connection.execute(select(closures).where(*of_ledgers, closures.c.reason == STOPPED)).mappings()
     stopped = {row["decision_id"]: {**row, "policy": label} for row in stored}
@@ -153,7 +153,7 @@ def _close_stopped(connection: Connection, ids: Sequence[str], *, label: str, mo
 
 
 def _set_missed_flags(connection: Connection, row: RowMapping, *, moves: Moves) -> str | None:
-    """Set flags that writers did not set because they did not see the row. Returns as `_insert_batch`."""
+    """Set flags that writers did not set because they did not see the row. Returns the last id, or None at the end."""
     after = row["inherited_to"]
     of_label = waiting.c.policy == row["label"]
     ids = select(waiting.c.decision_id).where(of_label)

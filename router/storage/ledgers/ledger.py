@@ -212,7 +212,7 @@ class Ledger:
             return connection.execute(query).scalar_one()
 
     def late_dollars(self, *, since: float | None = None) -> dict[ArmName, float]:
-        """Arm -> dollars of turns that came after all ledgers had closed their learned decision: no reward has them.
+        """Arm -> dollars of learned decisions' turns after all ledgers had closed the decision: no reward has them.
 
         since: leave out decisions made before this time, seconds since 1970; None for all
         """
@@ -287,7 +287,7 @@ class Ledger:
         connection: Connection | None = None,
         kept: bool = False,
     ) -> list[SnapshotInfo]:
-        """Snapshots with these values (None for any), newest first. kept: only snapshots with `is_kept`."""
+        """Snapshots with these values (None for any), newest first. kept: True for only those with `is_kept`."""
         params_sha256 = None if params is None else body_hash(dict(params))
         values = {"algorithm": algorithm, "params_sha256": params_sha256, "encoder_hash": encoder_hash}
         same = [snapshots.c[name] == value for name, value in values.items() if value is not None]

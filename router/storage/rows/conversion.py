@@ -168,7 +168,7 @@ def canonical(value: object) -> str:
 def body_hash(body: object, *, errors: Literal["surrogatepass", "replace"] = "surrogatepass") -> str:
     """sha256 of the canonical JSON, 43 digits of base64; a repeated id with another hash is a conflict.
 
-    errors: what lone surrogates become; "replace" gives question marks, as in stored texts
+    errors: how lone surrogates are encoded; "replace" gives question marks, as in stored texts
     """
     data = sorted_json_bytes(body)
     if data is None:

@@ -25,13 +25,13 @@ _turns = decisions.alias("turns")
 #: later turns that workers have still to answer, and the column with the decision of each
 OPEN_TURNS: Final = jobs.join(_turns, and_(jobs.c.kind == "answer", jobs.c.decision_id == _turns.c.id))
 TURN_OF: Final = _turns.c.turn_of
-#: reason of the closure of a decision whose task a budget ended: no ledger learns it
+#: reason of the closure of a decision whose task a budget ended: no ledger learns such a decision
 STOPPED: Final = "a budget stopped the task"
 _LOCKED: Final = (
     f"SELECT {', '.join(waiting.columns.keys())} FROM waiting WHERE decision_id {{}}"  # noqa: S608 # names of ours
     " ORDER BY decision_id, policy FOR UPDATE"
 )
-#: queries that lock the rows of some decisions; the second one also those of WITH_FIRSTS
+#: queries that lock the rows of decisions; the second one also the rows of the decisions of turns (WITH_FIRSTS)
 LOCK_WAITING, LOCK_WAITING_WITH_FIRSTS = _LOCKED.format("IN ?"), _LOCKED.format(WITH_FIRSTS)
 _HAS_FEEDBACK: Final = exists().where(feedback.c.decision_id == decisions.c.id)
 #: flag -> condition on `decisions` under which it is set; the learner clears flags of feedback that it cannot use
@@ -96,7 +96,7 @@ def insert_missing_waiting(connection: Connection, *where: ColumnElement[bool], 
 
 
 def _set_ends_of_tasks(connection: Connection, ids: Sequence[str], *, label: str) -> None:
-    """Set the ends of tasks whose row in `units` was replaced by a later task. The newest turn has the end."""
+    """Set the ends of tasks whose row in `units` a later task replaced; the newest turn of a task has its end."""
     if not ids:
         return
     query = select(*decisions.c["id", "turn_of"], *FACT_COLUMNS).where(or_unfilled(decisions.c.task_until.is_not(None)))

@@ -15,7 +15,7 @@ from typing import Any, Final
 import sqlalchemy
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-#: maximum number of connections in use, and of those that stay open
+#: maximum number of connections in use, and of open connections that wait for a use
 LIMIT, KEPT = 16, 8
 #: longest wait for a connection while LIMIT are in use, seconds
 WAIT_S: Final = 30.0
@@ -27,9 +27,9 @@ _READ_ONLY: Final = (b"in_hot_standby", b"default_transaction_read_only")
 
 
 class Connection(sqlalchemy.Connection):
-    """A connection of SQLAlchemy whose transactions begin at its driver.
+    """A connection of SQLAlchemy whose transactions the driver begins.
 
-    Statements of text go to the driver. SQLAlchemy's statements join the driver's transaction.
+    The driver runs statements that are plain text. SQLAlchemy's statements join the driver's transaction.
     """
 
     def __init__(self, engine: sqlalchemy.Engine, *, generation: int = 0) -> None:

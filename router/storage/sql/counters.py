@@ -233,7 +233,7 @@ def count_not_by_policy(connection: Connection) -> int:
 
 
 def recount(connection: Connection) -> dict[str, tuple[int, int]]:
-    """Set counters to `row_counts` in a write transaction. Returns "label name" -> (old, new value) of wrong ones."""
+    """Set counters to `row_counts` in a write transaction. Returns "label name" -> (old, new value) of changes."""
     if not connection.is_sqlite:
         # To count a large table takes longer than the usual time limit of a statement.
         connection.execute(text("SET LOCAL statement_timeout = 0"))

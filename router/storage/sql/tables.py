@@ -53,7 +53,7 @@ LABEL = String(40)
 #: 64-bit integer; a plain INTEGER on SQLite, where all integers have 64 bits
 LONG = BigInteger().with_variant(Integer, "sqlite")
 
-#: condition of the partial index `feedback_labels`, which only queries with the same text use
+#: condition of the partial index `feedback_labels`; databases use the index only for queries with the same condition
 IS_LABEL: Final = text("source = 'label'")
 
 

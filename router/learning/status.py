@@ -51,7 +51,7 @@ class Status:
     learning: Diagnosis | None = None
     #: work of the judge for all ledgers of the store
     judge: JudgeState = field(default_factory=JudgeState)
-    #: answers that must still be checked by `reward.check`
+    #: number of answers that `reward.check` has still to check
     unchecked: int = 0
 
 

@@ -57,7 +57,7 @@ from ragbandit.shared.types import (
     Vector,
 )
 
-#: squared prediction error of a virtual first row, so that the first few rows do not decide between the models
+#: squared prediction error of each model before its first row, so that a few rows do not decide between the models
 _FIRST_SQUARE: Final = 0.25
 _MOST_FEATURE: Final = 250.0
 #: rows with a larger absolute number are refused, so that a product of four such numbers is finite

@@ -27,7 +27,7 @@ class NeedSource(Protocol):
     """Gets what policies need from a model: by a step before the draw in a service, by `of_question` in `evaluate`."""
 
     def check(self, policy: PolicySettings, *, generator: GeneratorSettings, undescribed: Sequence[str]) -> None:
-        """Raise ConfigError if a service with these settings could not provide it. Logs probable mistakes.
+        """Raise ConfigError if a service with these settings lacks what the policy needs. Logs probable mistakes.
 
         undescribed: arms without a description
         """

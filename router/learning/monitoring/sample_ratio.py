@@ -18,7 +18,7 @@ from ragbandit.shared.types import ArmName, ArmTotals, SampleStage, Vector
 
 #: probability that any of the checks from one start time raises a false alarm
 FALSE_ALARMS: Final = 0.001
-#: smallest relative difference that raises an alarm about outcomes or ratings; for draws every difference does
+#: smallest relative difference in outcomes or ratings that raises an alarm; in draws, any difference beyond chance does
 MATTERS: Final = 0.1
 #: age, in seconds, below which decisions are not counted, because their outcomes and ratings may still arrive
 SETTLED_S: Final = 3600.0

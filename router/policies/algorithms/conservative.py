@@ -82,7 +82,7 @@ MOST: Final = 1000
 _MEMORY: Final = 1000.0
 #: largest weight 1 / propensity of one row of the incumbent
 _MOST_WEIGHT: Final = 10.0
-#: reserve of slack, in rewards, if every decision is learned
+#: reserve of slack if every decision is learned, in rewards; it is larger if fewer are learned
 _RESERVE: Final = 4.0
 #: number of prior rows (see the module), and the largest variance of rewards whose quality is in [0, 1] (Popoviciu's
 #: inequality)
@@ -303,7 +303,7 @@ _MOST_REWARD: Final = 1e100
 
 
 def _cautious_scores(output: PolicyOutput, *, incumbent: int) -> list[float] | None:
-    """Scores of the arms, or None; with a posterior, each reduced by the doubt in its difference to the incumbent."""
+    """Scores of the arms, or None; a posterior reduces each score by the doubt in its difference to the incumbent."""
     if output.scores is None or output.deviations is None:
         return None if output.scores is None else list(output.scores)
     differences = output.deviations - output.deviations[incumbent]

@@ -73,12 +73,11 @@ class ExpectedDollars:
         return None if price is None else USUAL_CALL.dollars(price, tier=self._tiers.get(arm, ""), at=time.time())
 
     def estimate(self, decision: Decision) -> float:
-        """Estimated dollars of one call of the arm's model by a worker, for what limits count until the outcome comes.
+        """Estimated dollars of one call of the arm's model by a worker, which limits count until the outcome is stored.
 
-        The call has the prompt's estimated tokens (those of USUAL_CALL for arms that search), and as many tokens of an
-        answer as the request allows, at most those of USUAL_CALL, and counts at the row of its list that it would meet
-        now. An arm whose calls have no listed price, and no known price either, is estimated at the assumed prices. 0.0
-        without a price.
+        The call has the estimated tokens of the prompt (for arms that search, the tokens of USUAL_CALL), and as many
+        tokens of an answer as the request allows, but at most USUAL_CALL's. The price is the row of the price list that
+        applies now. An arm without a listed or known price is estimated at the assumed prices. 0.0 without a price.
         """
         arm, query = decision.arm, decision.query
         price = self._prices.get(arm)

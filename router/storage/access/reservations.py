@@ -133,7 +133,7 @@ class _Sums:
 def reserve_answers(
     connection: Connection, group: Sequence[Decision], *, estimates: Mapping[DecisionId, float]
 ) -> dict[DecisionId, RagBanditError]:
-    """Returns id -> error for the new decisions of the group that a limit refuses. In a write transaction.
+    """Returns id -> error for the new decisions of the group that a limit refuses. Needs a write transaction.
 
     A decision is admitted while spending and reservations are below its limits; each admitted one counts at once. So in
     all, a limit of dollars is passed by at most one estimate, and by what answers cost above their estimates, and a

@@ -23,7 +23,7 @@ from ragbandit.router.storage.sql.counters import Day, Moves, SumName, day_of
 from ragbandit.router.storage.sql.tables import counters
 from ragbandit.shared.types import TURN_KINDS, DecisionId, Period, SpenderKind
 
-#: dollars per unit of a counter and of a reservation; both are whole numbers
+#: dollars of one unit; counters and reservations are whole numbers of units
 UNIT: Final = 1e-9
 #: maximum dollars counted per outcome, so that wrong reports cannot overflow a 64-bit counter
 MOST_DOLLARS: Final = 10_000.0

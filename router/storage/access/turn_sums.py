@@ -229,7 +229,7 @@ def turn_sum_labels(connection: Connection) -> set[str]:
 
 
 def reached_labels(connection: Connection, *, dollars: float | None, turns: int | None) -> set[str]:
-    """Labels of sums that have reached either limit."""
+    """Labels of sums that have reached the limit of dollars or of turns."""
     most = _NEVER if turns is None else turns, _NEVER if dollars is None else math.ceil(round(dollars / UNIT, 3))
     return {row["label"] for row in run_statement(connection, _REACHED, PREFIX, _END, *most, MOST_AT_ONCE)}
 

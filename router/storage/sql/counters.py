@@ -84,7 +84,7 @@ class Moves:
         self._forgotten = set[str]()
 
     def add(self, name: CounterName | Day, count: int = 1, *, label: str = ALL) -> None:
-        """Add `count` to a counter. label: of a ledger, or ALL; if `name` is a Day, of a Spender or of a judged arm."""
+        """Add `count` to a counter. label: a ledger's, or ALL; if `name` is a Day, a Spender's or a judged arm's."""
         key = label, self._prefix + name
         self._moved[key] = self._moved.get(key, 0) + count
 

@@ -18,8 +18,7 @@ _NAMES = {"user": "User", "assistant": "Assistant"}
 
 
 def chat_turns(prompt: Prompt) -> list[tuple[str, str]]:
-    """Turns of a chat as (role, text): system, then user and assistant alternately. The last ends with the prompt's
-    body.
+    """Turns of a chat as (role, text): system, then user and assistant alternately, at last the prompt's body.
 
     Many chat templates refuse any other order. So system messages of the conversation are joined with the instructions,
     adjacent messages of one role are joined, and assistant messages before the first user message are left out. Texts

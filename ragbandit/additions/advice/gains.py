@@ -31,7 +31,7 @@ from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import IMPORTED, ArmName, Json, Matrix
 
-#: name of the policy after learning in comparisons
+#: name that comparisons give to the policy after learning
 ROUTING: Final = "learned routing"
 _PARTIAL: Final = "the log has the probability of the drawn arm only: log the probability of every arm"
 
@@ -39,7 +39,7 @@ _PARTIAL: Final = "the log has the probability of the drawn arm only: log the pr
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gains:
     questions: int  #: number of compared questions, or of logged decisions if replay estimates the gains
-    on: str = ""  #: description of these questions
+    on: str = ""  #: description of the compared questions or decisions
     best: str = ""  #: fixed arm with the highest mean reward, among the arms that can be judged
     #: comparisons of routing with each fixed arm, the best arm first; arms that cannot be judged are last
     comparisons: tuple[Comparison, ...] = ()
@@ -47,7 +47,7 @@ class Gains:
     shares: Mapping[ArmName, float] = field(default_factory=dict)
     frontier: tuple[FrontierPoint, ...] = ()  #: quality and cost of the fixed arms, and of routing
     kinds: tuple[QuestionKind, ...] = ()  #: kinds of questions, and the arms that routing chooses for them
-    kinds_of: str = ""  #: how well the kinds tell the questions apart
+    kinds_of: str = ""  #: sentence on how well the kinds tell the questions apart
     notes: tuple[str, ...] = ()
     untried: Mapping[ArmName, str] = field(default_factory=dict)  #: arm that the log cannot judge -> the reason
     #: routing's choices by label; None unless every arm answered the questions and the quality of its answers is known

@@ -61,7 +61,7 @@ class Advice(Gains):
     verdict: Kind
     sentence: str = ""
     missing: str | None = None  #: missing evidence; None if the verdict is route or fix
-    progress: float = 1.0  #: share of the evidence for a verdict that exists, in [0, 1]
+    progress: float = 1.0  #: existing share of the evidence that a verdict needs, in [0, 1]
     ask: Criteria = field(default_factory=Criteria)
 
     def as_json(self) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def _folds_by_text(log: MemoryLog, *, question: Indices, folds: int) -> Indices:
     """The fold of each row, by its question's text without context.
 
     question: number of each row's question; the same text with another context or tenant is another question. If there
-    are fewer texts than folds, these numbers decide the folds.
+    are fewer texts than folds, the numbers of the questions decide the folds.
     """
     by_hash = folds_of(log.log.questions, folds=folds)
     if len(np.unique(by_hash)) == folds:
@@ -189,7 +189,7 @@ def decide_verdict(advice: Advice) -> Advice:
 
 
 def _missing_evidence(advice: Advice) -> tuple[str, float]:
-    """Returns (evidence that the verdict route or fix needs, share of it that exists).
+    """Returns (evidence that the verdict route or fix needs, existing share of this evidence).
 
     Assumes that the gain stays, and that its interval narrows like 1 / sqrt(questions).
     """

@@ -53,7 +53,7 @@ class MessagesBody(OpenAIBody):
 
 
 class Messages(ChatDoor[MessagesBody]):
-    """Anthropic's Messages."""
+    """The door of Anthropic's Messages."""
 
     def whole_reply(self, decision: Decision, outcome: Outcome, *, base: str, saved: float | None) -> dict[str, Any]:
         return message_reply(decision, outcome, base=base, saved=saved)
@@ -88,7 +88,7 @@ class Messages(ChatDoor[MessagesBody]):
 
     @reads_body
     def count_tokens(self, _request: Request, body: MessagesBody) -> Json:
-        """Estimated tokens of a request. Raises InvalidInput."""
+        """Estimated number of tokens of a request. Raises InvalidInput."""
         fields, encoding = body.fields()
         return read_chat(chat_of(fields, encoding, joined=True)[0], passed=True, encoding=encoding).sent.tokens
 
@@ -134,7 +134,7 @@ async def create(body: MessagesBody, request: Request, idempotency_key: Idempote
     responses={200: object_description("`input_tokens`: an estimate.")},
 )
 async def count_tokens(body: MessagesBody, request: Request) -> Response:
-    """Estimate the tokens of a request, as the decision does. No model is asked."""
+    """Estimate the number of tokens of a request, in the same way as a decision. No model is called."""
     return JsonReply({"input_tokens": await Messages().count_tokens(request, body)})
 
 

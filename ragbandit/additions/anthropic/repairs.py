@@ -8,7 +8,7 @@ from ragbandit.additions.anthropic.messages.requests import effort_of_budget
 from ragbandit.shared.model_servers.request_repairs import RepairedRequest
 from ragbandit.shared.reading.fields import object_in
 
-#: refusal of a budget of thinking tokens
+#: texts in messages that refuse a budget of thinking tokens
 _BUDGET: Final = re.compile(r"thinking\.type|thinking\.budget_tokens|budget_tokens|adaptive", re.IGNORECASE)
 
 

@@ -87,7 +87,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
     algorithm: ClassVar[str]
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"text"})
     deterministic: ClassVar[bool] = True
-    #: because the policy never chooses an arm that its training table lacks
+    #: True, because the policy never chooses an arm that its training table lacks
     needs_every_arm: ClassVar[bool] = True
     #: True to keep the epoch with the smallest loss on held-out rows, False to keep the one with the highest accuracy
     least_loss: ClassVar[bool]
@@ -114,7 +114,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
 
     @abstractmethod
     def _measures(self, outputs: "Tensor", targets: "Tensor") -> "tuple[Tensor, Tensor]":
-        """Returns (mean loss, as a differentiable tensor; accuracy in [0, 1]) of arguments with a row per question."""
+        """Returns (mean loss, as a differentiable tensor; accuracy in [0, 1]). Arguments have a row per question."""
 
     @abstractmethod
     def _choice(self, outputs: "Tensor", *, arms: Sequence[ArmName]) -> PolicyOutput:

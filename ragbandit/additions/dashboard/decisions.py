@@ -186,7 +186,7 @@ _JUDGES: Final = {
 
 
 def _quality_words(explained: Explanation) -> str:
-    """What the quality was and who judged, such as "a rating by code"."""
+    """The measure of the quality and its judges in words, such as "a rating by code"."""
     reward, feedback = explained.record.reward, explained.record.feedback
     assert reward is not None
     measure = "a rating" if reward.preset == "rating" else reward.preset.replace("_", " ")

@@ -105,7 +105,7 @@ class _Shown(NamedTuple):
     assessment: Assessment
     #: whether a learner can ask for the missing answers, which costs dollars: the page then has a form for it
     can_buy: bool
-    #: otherwise the next step towards a verdict; None if the period compares nothing
+    #: next step towards a verdict; None if `can_buy` is True, or if the period compares nothing
     command: str | None
 
 
@@ -116,7 +116,7 @@ def _report(
     seconds: float,
     minute: int,  # noqa: ARG001 - the cache lasts a minute
 ) -> _Shown:
-    """The report of the last `seconds` seconds, at most a minute old. minute: the time in minutes."""
+    """The report of the last `seconds` seconds, at most a minute old. minute: the present time in minutes."""
     now, settings = time.time(), router.settings
     scope = ReportScope.of(settings, label=router.ledger.label, since=now - seconds, until=now)
     result = report_with_last_verdict(router.database, scope, policy=settings.policy, now=now)

@@ -51,7 +51,7 @@ async def show_policy(name: str, request: Request) -> Response:
     except NotFound:
         if name != router.settings.policy.label:
             raise
-        return redirect_to("/ui/policies")  # only the configured policy exists
+        return redirect_to("/ui/policies")  # the configured policy has no version of its own
     return page(request, "policy.html", title=f"Policy {name[:40]}", **values)
 
 

@@ -143,12 +143,12 @@ class TurnRow:
     id: DecisionId
     arm: ArmName
     made_at: float
-    #: the first 300 characters of its question; empty if the store keeps no texts
+    #: the first 300 characters of the turn's question; empty if the store keeps no texts
     text: str
-    #: None without an outcome
+    #: status of the outcome; None without an outcome
     status: OutcomeStatus | None
     stop_reason: str | None
-    #: dollars of its own answer; None without an outcome
+    #: dollars of the turn's answer; None without an outcome
     dollars: float | None
 
 

@@ -59,7 +59,7 @@ class ExistingIndex(ElasticsearchRetriever):
             self._client.close()
 
     def _read(self) -> dict[str, Json]:
-        """Facts about the index. Raises ConfigError if it or a field is missing, or the field cannot be searched."""
+        """Facts about the index. Raises ConfigError if the index or a field is missing, or cannot be searched."""
         mappings = self._client.indices.get_mapping(index=self.index).body
         if not mappings:
             raise self._unusable(f"no index is called {self.index!r}")
@@ -127,7 +127,7 @@ class ExistingIndex(ElasticsearchRetriever):
 
 
 def _properties(mapping: Mapping[str, Any], *, before: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield (path, facts) of each field of a mapping, with the members of objects. A sub-field names its parent."""
+    """Yield (path, facts) of each field in a mapping and its objects. A sub-field's facts name its parent."""
     for name, facts in mapping.get("properties", {}).items():
         yield f"{before}{name}", facts
         yield from _properties(facts, before=f"{before}{name}.")

@@ -16,7 +16,8 @@ def load_compared_arms(
     """Load the arms to compare.
 
     names: by default all pipelines; without pipelines the arms that workers run, or all arms if workers run fewer than
-    two. learns: whether a configured arm is needed. Raises ConfigError and InvalidInput.
+    two. learns: whether the policy learns the outcomes, which needs a configured arm. Raises ConfigError and
+    InvalidInput.
     """
     pipelines = pipelines or {}
     default = sorted(settings.worker_arms if len(settings.worker_arms) > 1 else settings.arms)

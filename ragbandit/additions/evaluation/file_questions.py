@@ -17,7 +17,7 @@ from ragbandit.workers.setup.loading import LoadedArm
 
 
 class FileQuestions:
-    """The distinct questions of a file, and the records of those that all arms have answered."""
+    """The distinct questions of a file, and records of the answers to questions that all arms have answered."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ class StoredAnswer:
 
 
 def stored_answer_key(question: str, *, arm: str, made_by: Mapping[str, Json], version: str) -> str:
-    """Key of an answer: a hash of these values, which define it. version: see `generator_version`."""
+    """Key of an answer: a hash of the values that define the answer. version: see `generator_version`."""
     text = json.dumps([question, arm, dict(made_by), version], sort_keys=True, default=str)
     return sha256(text.encode()).hexdigest()
 

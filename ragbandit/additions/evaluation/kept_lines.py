@@ -34,7 +34,7 @@ def is_amount(value: object, *, most: float) -> bool:
 
 
 def first_fault(error: ValidationError) -> str:
-    """Place and description of the first fault."""
+    """Place and description of the first fault that a validation found."""
     fault = error.errors(include_url=False)[0]
     return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
 

@@ -34,7 +34,7 @@ _PUBLISHED: Final = (
     "supporting_facts",
 )
 _ALIASES: Final = "answer_aliases"
-#: where an object of answers has its texts: SQuAD, then TriviaQA
+#: fields in which an object of answers has its texts: SQuAD's, then TriviaQA's
 _TEXTS: Final = ("text", "value", "Value", "aliases", "Aliases", "normalized_aliases", "NormalizedAliases")
 _DATE: Final = ("day", "month", "year")
 
@@ -55,7 +55,7 @@ class LabelledQuestion:
 def read_questions(
     path: Path, *, family: str, limit: int | None = None, unlabelled: bool = False, remedy: str = ""
 ) -> tuple[LabelledQuestion, ...]:
-    """The first `limit` questions of a file. Raises InvalidInput.
+    """The first `limit` questions of a file; all if it is None. Raises InvalidInput.
 
     unlabelled: whether right answers may be missing. remedy: what to do if they are missing and may not be.
     """

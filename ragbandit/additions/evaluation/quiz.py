@@ -96,7 +96,7 @@ async def write_quiz(text: str, *, judge: QuizJudge, ask: Ask) -> Quiz:
 
 
 async def grade_with_quiz(text: str, *, quiz: Quiz, judge: QuizJudge, ask: Ask, cut: Cut) -> Mapping[str, float]:
-    """MEASURES of a text. Raises ArmFailed if the judge fails. A blank text answers nothing, without a call."""
+    """MEASURES of a text. Raises ArmFailed if the judge fails. All are 0 for a blank text, without a call."""
     questions = [question for question, _ in quiz.asked]
     answers = await _answer_quiz(text, questions=questions, judge=judge, ask=ask) if text.strip() else {}
     overlaps = [

@@ -159,7 +159,7 @@ def has_every_arm(rows: Sequence[Logged]) -> bool:
 
 
 def _sorted_by_hash(rows: Sequence[Logged], *, arms: int) -> list[Logged]:
-    """The rows in groups of `arms`, sorted by the sha256 of their question and numbered from 1."""
+    """The rows, in groups of `arms` rows that are sorted by the sha256 of their question, and numbered from 1."""
 
     def question_hash(group: Sequence[Logged]) -> bytes:
         return hashlib.sha256(question_key(group[0].decision.query).encode("utf-8", "surrogatepass")).digest()
@@ -259,7 +259,7 @@ def outcomes_of(rows: Sequence[Logged]) -> Outcomes | None:
     for row in rows:
         questions.setdefault(question_key(row.decision.query), {}).setdefault(row.decision.arm, []).append(row)
     answered = Counter(chain.from_iterable(questions.values()))
-    # An arm is complete if at most one arm answered more questions. So at least two arms are, as routing needs.
+    # An arm is complete if at most one arm answered more questions. So at least two are complete, as routing needs.
     least = sorted(answered.values())[-2]
     complete = tuple(arm for arm in arms if answered[arm] >= least)
     whole = [answers for answers in questions.values() if {*complete} <= {*answers}]

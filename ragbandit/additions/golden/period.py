@@ -1,4 +1,4 @@
-"""The state of a period, in the store."""
+"""The state of a period of golden questions, in the store."""
 
 import math
 from dataclasses import dataclass

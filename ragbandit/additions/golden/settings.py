@@ -21,7 +21,7 @@ class GoldenSection(Section):
     golden_dollars: Annotated[float, Field(gt=0)] | None = None
 
     def findings(self) -> Iterable[Finding]:
-        """Raises ConfigError if the file of golden questions cannot be read or used. Has no findings."""
+        """Check the file of golden questions. Raises ConfigError if it cannot be read or used. Returns no findings."""
         if self.golden is not None:
             from ragbandit.additions.golden.questions import read_golden  # this import takes 40 MB
 

@@ -94,7 +94,7 @@ class Surroundings:
 def find_surroundings(
     *, url: str | None, key_env: str, wanted: Sequence[str], documents: Path | None, pipelines: Sequence[str]
 ) -> Surroundings:
-    """Find models and pipelines. Raises RagBanditError if something named cannot be used."""
+    """Find models and pipelines. Raises RagBanditError if an option names something that cannot be used."""
     try:
         require_service()
     except ConfigError as error:
@@ -141,7 +141,7 @@ def find_or_build_index(here: Surroundings, *, documents: Path | None, settings:
     if documents is None:
         folder = Path(settings.data_dir).absolute() / "indexes"
         names = sorted({file.parent.name for file in folder.glob("*/index.json")})
-        for name in sorted(names, key=settings.retriever.index.__ne__):  # the configured one first
+        for name in sorted(names, key=settings.retriever.index.__ne__):  # the configured index first
             with contextlib.suppress(RagBanditError):  # an index that this retriever cannot read
                 return name, _passages_text(retriever_kind(with_choice(settings, index=name)).info())
     usual = map(Path, ("docs", "documents", "corpus.jsonl"))

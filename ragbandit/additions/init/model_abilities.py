@@ -54,7 +54,7 @@ def supports_of(row: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 def _named_features(row: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     """Yield (name of a feature, whether the model has it) for all features that a row names."""
-    if row.get("type") in ("llm", "vlm"):  # LM Studio's
+    if row.get("type") in ("llm", "vlm"):  # types of LM Studio
         yield "vlm", row["type"] == "vlm"
     for key, value in row.items():
         if isinstance(value, bool):

@@ -139,7 +139,7 @@ def _describe_model(row: Mapping[str, Any], *, name: str) -> ModelDescription:
     contexts = (_number(part.get(key)) for key in _CONTEXTS for part in parts)
     return ModelDescription(
         name=name,
-        context_tokens=next((int(tokens) for tokens in contexts if 256 <= tokens <= 1e9), None),  # plausible ones
+        context_tokens=next((int(tokens) for tokens in contexts if 256 <= tokens <= 1e9), None),  # if plausible
         created=_number(row.get("created")),
         supports=supports_of(row),
         price=_price(row.get("pricing")),

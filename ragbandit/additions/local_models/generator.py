@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ragbandit.additions.local_models.static_batches import SequenceState
 
-#: capabilities of models without an encoder only
+#: capabilities that only models without an encoder have
 DECODER_ONLY: Final[frozenset[Need]] = frozenset({"attention", "hidden_states"})
 _TAIL: Final = 8  #: number of tokens that are decoded in addition to a stop string
 

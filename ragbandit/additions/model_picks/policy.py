@@ -30,7 +30,7 @@ class LlmParams(PolicyParams):
 
 
 class Llm(PerQuestionPolicy):
-    """All probability for the picked arm; without a usable pick for `fallback`. Uniform if neither is offered."""
+    """All probability for the picked arm, or for `fallback` without a usable pick. Uniform if neither is offered."""
 
     algorithm: ClassVar[str] = "llm"
     example: ClassVar[Mapping[str, Json]] = {"fallback": "multi_step"}
@@ -44,7 +44,7 @@ class Llm(PerQuestionPolicy):
         self.fallback = settings.fallback
 
     def output(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
-        """With the fallback, the fact `no_pick` has the reason: `not_asked`, `not_offered`, or the pick's failure."""
+        """Without a usable pick, the fact `no_pick` has the reason: `not_asked`, `not_offered`, or the failure."""
         del features
         pick = ModelPick.read(query.sent.pick) if query.sent.pick else None
         pick = pick or ModelPick(failed="not_asked")

@@ -1,4 +1,4 @@
-"""Reads Word, PowerPoint and Excel files (ISO/IEC 29500, Office Open XML) as text, also templates and shows."""
+"""Reads Word, PowerPoint and Excel files (ISO/IEC 29500, Office Open XML) as text, also templates and slide shows."""
 
 from ragbandit.shared.additions import Addition
 

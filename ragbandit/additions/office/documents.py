@@ -124,7 +124,7 @@ class _Cell(NamedTuple):
     columns: int  #: number of columns that the cell covers
     is_merged_down: bool  #: whether it begins or continues a merged cell of several rows
     is_below: bool  #: whether this cell continues the cell above
-    is_beside: bool  #: whether this cell continues the cell before
+    is_beside: bool  #: whether this cell continues the previous cell of the row
 
 
 def _table_lines(table: Element, *, package: Package) -> Iterator[str]:

@@ -71,7 +71,7 @@ class Package:
         if len(archive.infolist()) > MAX_PARTS:
             raise InvalidInput(f"the document has more than {MAX_PARTS} parts")
         if not {info.compress_type for info in archive.infolist()} <= _COMPRESSIONS:
-            raise InvalidInput("the document is damaged: it is compressed in a way that Office documents are not")
+            raise InvalidInput("the document is damaged: its compression does not occur in Office documents")
         self._bytes_left, self._marks_left, self._text_left = MAX_EXPANDED, MAX_MARKS, MAX_TEXT
 
     @property
@@ -96,7 +96,7 @@ class Package:
             self._text_left -= length * width - counted
             counted = length * width
             if self._text_left < 0:
-                raise InvalidInput(f"the document has more than {MAX_TEXT >> 20} MiB of text, with what is repeated")
+                raise InvalidInput(f"the document has more than {MAX_TEXT >> 20} MiB of text, repeated text included")
             kept.append(text)
         whole = sign.join(kept)
         kept.clear()  # before `strip` makes another copy

@@ -61,7 +61,7 @@ class QuestionLog:
     #: our field (question, answer, scores) -> name of its column; guessed if the form is a table of tickets
     columns: dict[str, str] = field(default_factory=dict)
     form: Record = field(default_factory=dict)
-    #: reason -> numbers of the records, or of the first records of traces, that are left out for it
+    #: reason -> numbers of the records, or of the first records of traces, that are left out for this reason
     left_out: dict[str, list[int]] = field(default_factory=dict)
     #: model -> facts about its records that have no texts
     without_texts: dict[str, list[Fact]] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class QuestionLog:
                 firsts[key] = candidate
             if len(firsts) > _MOST_QUESTIONS:
                 raise InvalidInput(
-                    f"it has over {_MOST_QUESTIONS:,} questions", field=str(self.path), remedy="split the file"
+                    f"the file has over {_MOST_QUESTIONS:,} questions", field=str(self.path), remedy="split the file"
                 )
         if not self.form:
             names = ", ".join(map(repr, self.columns.values()))
@@ -112,7 +112,8 @@ class QuestionLog:
     def _check_size(self) -> None:
         count = sum(1 for _ in islice(self._records(), _MOST_RECORDS + 1))  # without parsing, which would take longer
         if count > _MOST_RECORDS:
-            raise InvalidInput(f"it has over {_MOST_RECORDS:,} records", field=str(self.path), remedy="split the file")
+            message = f"the file has over {_MOST_RECORDS:,} records"
+            raise InvalidInput(message, field=str(self.path), remedy="split the file")
 
     def _records(self) -> Iterator[tuple[int, Parse]]:
         offered = [key for form in load_offered("logs").values() for key in form.keys]

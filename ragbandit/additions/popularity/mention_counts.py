@@ -85,6 +85,6 @@ def _names_in_run(run: Sequence[EntityWord]) -> Iterator[str]:
             may_end_name = run[end].has_capital or run[end].is_number
             if not may_end_name and run[end].key not in _PARTICLES:
                 break
-            # A single letter is no name, but an initial or a part of "U.S.".
+            # A single letter is not a name: it is an initial, or a part of "U.S.".
             if may_end_name and (end > start or len(first.key) > 1):
                 yield " ".join(word.key for word in run[start : end + 1])

@@ -26,9 +26,9 @@ class CrossEncoder(Reranker):
     """Scores each text together with the question, with the Hugging Face model and tokenizer in a folder.
 
     The model has one output for a pair of texts. The score is this output after the activation that the model's config
-    names, without one after a sigmoid, as in `sentence_transformers.CrossEncoder.predict`. If a pair is too long, the
-    longer text is cut. price: price of the scored texts, with estimated tokens. Source: Nogueira and Cho 2019, "Passage
-    Re-ranking with BERT". Raises ConfigError if there is no such model.
+    names, or after a sigmoid if it names none, as in `sentence_transformers.CrossEncoder.predict`. If a pair is too
+    long, the longer text is cut. price: price of the scored texts, with estimated tokens. Source: Nogueira and Cho
+    2019, "Passage Re-ranking with BERT". Raises ConfigError if there is no such model.
     """
 
     def __init__(

@@ -40,8 +40,8 @@ class RerankSettings(Section):
     timeout_s: Seconds = 10.0
     #: server: maximum number of retries after a temporary failure
     retries: Annotated[int, Field(ge=0, le=10)] = 2
-    #: dollars per search, per 1,000 documents or per million tokens, unless the server reports a price
-    #: (docs/price.md#prices-that-servers-tell); None for 0 dollars unless the server reports a price
+    #: dollars per search, per 1,000 documents or per million tokens; None for 0 dollars. A price that the server
+    #: reports counts instead (docs/price.md#prices-that-servers-tell)
     prices: RerankPrices | None = None
 
     @model_validator(mode="after")

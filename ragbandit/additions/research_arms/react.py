@@ -19,7 +19,7 @@ _ALLOWED = "Write search[topic], lookup[word] or finish[answer]."
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Action:
-    verb: str  #: name of the action in lower case, which the arm may not know
+    verb: str  #: name of the action in lower case; may be unknown
     argument: str  #: text in the brackets, without its quotes; may be empty
 
 
@@ -39,8 +39,8 @@ class ReactParams(ReaderParams):
     #: "paper" has ReAct's numbers, and an empty answer if the turns end. With "chat" the reader writes a paragraph, but
     #: the text in finish[...] stays short
     preset: Literal["small", "paper", "chat"] = "small"
-    #: answer if the turns end without finish[...]. "read": a reader answers from the passages. "empty": it is empty and
-    #: counts as wrong, as in the paper
+    #: answer if the turns end without finish[...]. "read": a reader answers from the passages. "empty": the answer is
+    #: empty and counts as wrong, as in the paper
     unfinished: Literal["read", "empty"] = "read"
     turns: Count = 4
     passages_per_search: Count = 3

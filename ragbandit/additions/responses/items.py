@@ -183,7 +183,7 @@ def add_items(messages: list[dict[str, Any]], items: Sequence[Mapping[str, Any]]
 
 
 def _reasoning_fields(item: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a chat message for a reasoning item. The `encrypted_content` of our own items is JSON."""
+    """The fields of a chat message for a reasoning item. This service writes JSON into `encrypted_content`."""
     fields = reasoning_in(item)
     with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
         opaque = json.loads(item["encrypted_content"])

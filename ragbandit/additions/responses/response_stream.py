@@ -38,7 +38,7 @@ class ResponseStream:
             return [PING]
         if isinstance(event, StatusNote):
             return []
-        if self.decision.query.sent.others.get(responses.COMPACTS):  # its one item needs the whole text
+        if self.decision.query.sent.others.get(responses.COMPACTS):  # the item of a summary needs the whole text
             return self._created_events()
         if isinstance(event, TextPiece):
             return self._text_delta("output_text", event.text)

@@ -45,8 +45,8 @@ _MOST_REFERENCES: Final = 256
 #: largest chain that a response can continue: number of responses, and characters of JSON
 MOST_TURNS: Final = 1024
 MOST_CHARACTERS: Final = 2_097_152
-#: key in `Sent.others`: messages of a response's own turn, unless the question is the only one; above MOST_SAID only
-#: their size
+#: key in `Sent.others`: messages of a response's own turn, unless the question is the only message; above MOST_SAID
+#: only their size
 SAID: Final = "said"
 #: largest size of messages that are stored under SAID, characters of JSON
 MOST_SAID: Final = 262_144

@@ -22,7 +22,7 @@ TOOL_ITEMS: Final = ("additional_tools", SEARCH_OUTPUT)
 #: namespace of Codex's own tools, whose names get no prefix and whose calls get no namespace
 _NO_SPACE: Final = "functions"
 #: keys in `Sent.others`: namespaces of the tools; name of a tool -> type of the item of its call, for tools of a
-#: type of their own, or _PLAIN for a tool without a namespace whose name begins as one
+#: type of their own, or _PLAIN for a tool without a namespace whose name begins like one with a namespace
 NAMESPACES: Final = "namespaces"
 CALL_TYPES: Final = "call_types"
 _PLAIN: Final = ""
@@ -36,7 +36,7 @@ _ONLY_HERE: Final = frozenset({"type", "defer_loading", *_UNREAD})
 
 @dataclass(frozen=True, slots=True)
 class ClientTool:
-    """A tool of a type of its own that the client runs."""
+    """A tool that has its own type, and that the client runs."""
 
     description: str
     _: KW_ONLY
@@ -174,7 +174,7 @@ def _in_namespaces(
 
 
 def _convert(tools: Sequence[Mapping[str, Any]]) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Returns (name -> tool of a chat completion, what is ignored: types of tools, and fields of others).
+    """Returns (name -> tool of a chat completion, ignored types of tools and ignored fields of other tools).
 
     Servers refuse two tools of one name, so the last one counts.
     """

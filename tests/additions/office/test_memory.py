@@ -12,7 +12,7 @@ from tests.additions.office.files import TYPES, package, said, word, xml
 from tests.support.bombs import MOST, read_bomb
 
 EMOJI = "\N{GRINNING FACE}"
-TEXT = "of text, with what is repeated"
+TEXT = "of text, repeated text included"
 
 
 def with_chart(path, *, points, label):

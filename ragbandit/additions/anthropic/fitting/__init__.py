@@ -1,1 +1,1 @@
-"""Requests for Anthropic's Messages as its servers take them: ids, names, order, texts and schemas."""
+"""Requests for Anthropic's Messages in the form that its servers accept: ids, names, order, texts and schemas."""

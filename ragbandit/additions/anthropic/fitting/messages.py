@@ -1,4 +1,4 @@
-"""Requests for Anthropic's Messages as its servers take them."""
+"""Requests for Anthropic's Messages in the form that its servers accept."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -135,7 +135,7 @@ def _chunk(delta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def call_of(block: Mapping[str, Any], *, more: Mapping[str, Any], empty: str) -> dict[str, Any]:
-    """The tool call of a block, with more fields. empty: arguments of a call without input."""
+    """The tool call of a block. more: further fields of the call. empty: arguments of a call without input."""
     arguments = _ENCODER.encode(block["input"]) if block.get("input") else empty
     function = {"name": block.get("name"), "arguments": arguments}
     return {"id": block.get("id"), "type": "function", "function": function, **more}

@@ -184,7 +184,7 @@ def _chat_tools(body: Mapping[str, Any], *, encoding: Encoding, foreign: set[str
 
 
 def _chat_function(tool: Mapping[str, Any], *, foreign: set[str]) -> list[dict[str, Any]]:
-    """[the function for a tool]; [] for a tool that Anthropic's servers run, whose type is added to `foreign`."""
+    """A list of the function for a tool; [] for a tool that Anthropic's servers run: its type is added to `foreign`."""
     if tool.get("type") not in (None, "custom"):
         foreign.add(f"tools.{tool.get('type')}")
         return []

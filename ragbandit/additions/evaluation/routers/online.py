@@ -21,7 +21,7 @@ from ragbandit.shared.types import Matrix, Vector
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OnlineCurve:
-    """Means over the passes, after each of some numbers of questions."""
+    """Means over the passes, after each number of questions in `questions`."""
 
     questions: tuple[int, ...]
     #: mean reward per question so far, of the policy and of the best fixed arm on the same questions
@@ -34,7 +34,7 @@ class OnlineCurve:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OnlineRow:
-    """Sums over a pass, as means over the orders of the questions."""
+    """Sums over a pass. Each sum is a mean over the orders of the questions."""
 
     name: str
     kind: Literal["pass", "arm"]
@@ -94,7 +94,7 @@ def _policy_row(name: str, seeds: Mapping[int, Sequence[PolicyPlay]], *, outcome
     every = [one for folds in passes for one in folds]
 
     def mean_totals_by_seed(values: Matrix) -> list[float]:
-        """The mean sum over the passes of each seed."""
+        """For each seed, the mean of the sums over its passes."""
         return [float(np.mean([values[one.order, one.drawn].sum() for one in folds])) for folds in passes]
 
     earned = mean_totals_by_seed(reward)

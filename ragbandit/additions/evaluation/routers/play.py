@@ -43,7 +43,7 @@ class Setup:
     #: number of folds, each predicted after the other folds were learned; 1 if `train` is another table, or a stream
     folds: int
     policy: PolicySettings
-    #: policy -> its params, complete
+    #: policy -> its params, completed with values of other settings
     policies: Mapping[str, Mapping[str, Json]]
     #: question -> pick of a language model, for policies that need "pick"; and the mean seconds of a pick
     picks: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
@@ -169,7 +169,7 @@ def check_stream(policies: Mapping[str, Policy]) -> None:
 def play(
     task: PlayTask, *, setup: Setup, progress: Callable[[int, int], None] = lambda _done, _total: None
 ) -> PolicyPlay:
-    """Learn, then predict. progress: receives (steps of the training done, total)."""
+    """Play a task: learn, then predict. progress: receives (steps of the training done, total)."""
     train, test = split_questions(setup, seed=task.seed, fold=task.fold)
     known = setup.train
     policy = _new_policy(task, setup=setup)

@@ -32,7 +32,7 @@ HEADS: Final[Mapping[str, tuple[str, float, int]]] = {
     "regret": ("regret", 1.0, 3),
 }
 
-#: largest share of the oracle's gain that is shown: above, the oracle gains almost nothing
+#: largest share of the oracle's gain that is shown: if a share is larger, the oracle gains almost nothing
 _MOST_SHARE: Final = 10.0
 
 

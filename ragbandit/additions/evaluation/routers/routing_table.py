@@ -42,12 +42,12 @@ class RoutingTable:
 
     @cached_property
     def reward(self) -> Matrix:
-        """Shape (n, K)."""
+        """Reward by question and arm, shape (n, K)."""
         return self._by_question([row.reward.value for row in self.rows])
 
     @cached_property
     def cost(self) -> Matrix:
-        """Shape (n, K), in the unit of the reward."""
+        """Cost by question and arm, shape (n, K), in the unit of the reward."""
         return self._by_question([row.reward.cost for row in self.rows])
 
     @cached_property

@@ -38,7 +38,7 @@ _PATHS: Final = {name: paths.split() for name, paths in FORMS["fetched"].items()
 
 
 class RatingPoller:
-    """Fetches the ratings of one source. budget: makes the budget of a poll; the next poll continues a longer list."""
+    """Fetches the ratings of one source. budget: returns a poll's budget; the next poll continues a longer list."""
 
     def __init__(
         self,

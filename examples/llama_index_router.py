@@ -3,7 +3,7 @@
     ragbandit up --config examples/bring_your_own_pipelines.yaml
     python -m ragbandit.examples.llama_index_router
 
-The engines search three sentences by words: put yours in their place.
+The engines give two sentences to a model that repeats its prompt: put yours in their place.
 """
 
 from llama_index.core import Document, SummaryIndex

@@ -1,4 +1,4 @@
-"""A chat by OpenAI's own client: the policy chooses the arm, workers answer, a rating goes back under the reply's id.
+"""A chat with OpenAI's own client: the policy chooses the arm, a worker answers, and the reply's id takes a rating.
 
     ragbandit up                         # with an index: ragbandit index build --corpus CORPUS.jsonl
     pip install 'openai>=1.50,<4'

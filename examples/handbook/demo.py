@@ -52,7 +52,7 @@ CONCURRENCY = 8
 ASKED = 12
 #: one in this many questions is held out, so that the policy has not learned live questions before
 HELD_OUT = 6
-#: orders in which the recorded table is learned, half of those of `make handbook-curve`
+#: number of orders in which the recorded table is learned, half as many as in `make handbook-curve`
 ORDERS = 10
 #: share of the live questions that a thumb judges (by a script with the gold answers); gold answers judge the others
 RATED = 0.8

@@ -76,7 +76,7 @@ class Late:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Curve:
-    """The passes of a policy over a table, and always one arm on the same questions."""
+    """Results of a policy's passes over a table, and of always one arm on the same questions."""
 
     name: str
     incumbent: str

@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 #: the policies that `ragbandit policy train` makes
 TRAINED: Final = ("adaptive_rag", "multi_label")
-#: the questions asked are few: three passes over 120 in batches of 8 are 45 steps
+#: few epochs and small batches, since there are few questions: 3 epochs of 120 questions in batches of 8 are 45 steps
 FITTING: Final[dict[str, Json]] = {"epochs": 3, "batch": 8, "learning_rate": 5e-5}
 #: each snapshot of this policy is about 800 MB, and its threads are fixed for the sake of `verify`
 SETTINGS: Final[dict[str, dict[str, str]]] = {"mba_paper": {"RAGBANDIT_LEARNING__SNAPSHOTS_KEPT": "2"}}
@@ -101,7 +101,7 @@ def table_row(question: Row) -> Row:
     """A row of the table, with results that the question's kind suggests: no arm is run.
 
     Every arm knows common knowledge. Arms that search also answer questions about one passage, and multi_step questions
-    about two passages. The steps of multi_step are about its mean on the handbook.
+    about two passages. The steps only order the arms by cost.
     """
     right = {"none": (1, 1, 1), "one": (0, 1, 1), "two": (0, 0, 1)}[question["kind"]]
     arms = ("no_retrieval", "single_step", "multi_step")

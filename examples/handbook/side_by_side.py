@@ -90,7 +90,7 @@ def _row(shares: Matrix, *, table: LabelledTable, rewards: Matrix, needs: Sequen
 
 
 def kinds_table(rows: Sequence[Row], *, title: str) -> Printed:
-    """The rows of `by_kind`, and others with some of their keys."""
+    """A table of rows of `by_kind`, or of rows with some of their keys."""
     table = _table("", *KINDS.values(), "all", "steps", "reward", title=title)
     for row in rows:
         table.add_row(row["strategy"], *(_said(row, name, digits=2) for name in (*KINDS, "right", "steps", "reward")))

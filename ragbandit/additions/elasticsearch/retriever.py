@@ -124,7 +124,7 @@ class ElasticsearchRetriever(Retriever):
         return self
 
     def facts(self) -> dict[str, Json]:
-        """Returns `meta`, and disconnects. Raises ConfigError."""
+        """Read the facts about the index, and disconnect. Returns `meta`. Raises ConfigError."""
         self.opened()
         self._client.close()
         return dict(self.meta)

@@ -14,7 +14,7 @@ class LocalSection(Section):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     #: "local": device of the model; "auto": the GPU if there is one
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    #: "local": torch threads; None for the number of cores divided by `workers.answer`
+    #: "local": torch threads; None to divide the cores evenly among the local models of all `workers.answer` workers
     threads: Count | None = None
     #: "local": maximum number of texts generated in one batch; None for 8 on a CPU, 64 on CUDA
     max_batch: Count | None = None

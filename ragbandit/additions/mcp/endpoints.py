@@ -1,4 +1,4 @@
-"""MCP: the endpoints of the service as tools for agents, by the official SDK."""
+"""MCP: the endpoints of the service as tools for agents, made with the official SDK."""
 
 import asyncio
 import logging

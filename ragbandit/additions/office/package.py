@@ -58,7 +58,7 @@ _BROKEN: Final = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplemen
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Relationship:
     id: str
-    kind: str  #: last part of its type, for example "notesSlide"
+    kind: str  #: last part of the relationship's type, for example "notesSlide"
     target: str  #: name of a part
 
 

@@ -14,7 +14,7 @@ class RerankPrices(Section):
     search: Annotated[float, Field(ge=0)] = 0.0
     #: price of 1,000 documents
     documents: Annotated[float, Field(ge=0)] = 0.0
-    #: price of a million tokens, as the server reports them, else estimated at 4 bytes each
+    #: price of a million tokens; the server's count, else an estimate that counts the question for each text
     tokens: Annotated[float, Field(ge=0)] = 0.0
 
 

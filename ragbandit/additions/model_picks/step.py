@@ -44,7 +44,7 @@ class Picks(Step):
         return self._policy_to_ask(question, live=live) is not None
 
     def _policy_to_ask(self, question: Question, *, live: LiveVersions) -> ServedPolicy | None:
-        """The first policy that needs a pick for this question; None if no model is asked, for example by a rule.
+        """The first policy that needs a pick for this question; None if no model may be asked, or none is needed.
 
         The policy that decides comes first, then the versions in shadow, the oldest first.
         """

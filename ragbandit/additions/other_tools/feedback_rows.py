@@ -41,7 +41,7 @@ class FeedbackImporter:
         self._guesses = not scale
         path = fields["decision_id"]
         self._id_names = _ID_NAMES if path == "decision_id" else ()
-        self.keys = (path, path.partition(".")[0], *self._id_names)  #: fields by which `records` knows a line
+        self.keys = (path, path.partition(".")[0], *self._id_names)  #: names of which every line has at least one
         self.read = self.bad = 0
         #: imported: new feedback; known: feedback stored before; late: new feedback on closed decisions
         self.counts = {"imported": 0, "known": 0, "late": 0}

@@ -5,10 +5,10 @@
 mentions: key (ragbandit.additions.popularity.entity_words) -> number of passages, at least 2. Rarer names count as not
 mentioned. You may write such a file yourself, with page views for example; its numbers need not be whole.
 
-A passage mentions its title without "(...)" at the end, and every run of up to LONGEST words that begins with a
-capitalised word, ends with a capitalised word or a number, and has only such words and particles ("of", "von") in
-between. Parts of a run count too. A single word that the passages write more often without a capital is not a name. In
-scripts without capitals only titles count.
+A passage mentions its title without "(...)" at the end and without a leading article, and every run of up to LONGEST
+words that begins with a capitalised word, ends with a capitalised word or a number, and has only such words and
+particles ("of", "von") in between. Parts of a run count too. A single word is not a name if the passages write it more
+often without a capital than with a capital within a sentence. In scripts without capitals only titles count.
 """
 
 import json
@@ -66,7 +66,7 @@ def write_counts(counts: MentionCounts, path: Path) -> None:
 
 
 def _title_keys(title: str) -> set[str]:
-    """The key of a title; empty for titles without words, or with more than LONGEST."""
+    """The key of a title, as a set; an empty set for titles without words, or with more than LONGEST."""
     title = title.strip()
     if title.endswith(")"):  # as in "Warsaw (film)"
         title = title.rpartition("(")[0] or title

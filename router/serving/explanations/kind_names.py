@@ -5,6 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from ragbandit.router.serving.explanations.question_facts import (
     BEGINS,
     LANGUAGE,
@@ -136,14 +139,14 @@ def _quoted(word: str) -> str:
     return f'"{word}"'
 
 
-def telling_words(places: Mapping[str, Sequence[int]], *, inside: Sequence[int], questions: int) -> dict[str, float]:
+def telling_words(words: Mapping[str, npt.NDArray[np.bool_]], *, inside: npt.NDArray[np.intp]) -> dict[str, float]:
     """Words that most questions of a kind have, and hardly any other -> the share of its questions that have it.
 
-    places: word -> the questions that have it. inside: the questions of the kind.
+    words: word -> whether each question has it. inside: places of the questions of the kind.
     """
-    kind, found = frozenset(inside), {}
-    for word, having in places.items():
-        within = len(kind.intersection(having))
-        if within >= _MOST_OF * len(kind) and len(having) - within <= _FEW_OF * (questions - len(kind)):
-            found[word] = within / len(kind)
+    found = {}
+    for word, has in words.items():
+        within = int(has[inside].sum())
+        if within >= _MOST_OF * len(inside) and has.sum() - within <= _FEW_OF * (len(has) - len(inside)):
+            found[word] = within / len(inside)
     return found

@@ -117,7 +117,6 @@ class Asked:
     texts: Sequence[str]  #: "" if a text is not kept
     ids: Sequence[str] = ()  #: ids of the decisions; () if the questions are not in a store
     facts: Sequence[Facts]
-    words: Mapping[str, Sequence[int]]  #: frequent word -> places of the questions that have it
     tests: Sequence[Test]
     #: whether splits are made from the question; the others prove them. Equal texts are on the same side
     made: npt.NDArray[np.bool_]
@@ -126,17 +125,16 @@ class Asked:
     def of(cls, rows: Sequence[Mapping[str, Any]], *, schema: ContextSchema) -> Self:
         """rows: columns of decisions"""
         texts = [kept_text(row["text"]) for row in rows]
-        facts, words = [question_facts(row, schema=schema) for row in rows], frequent_words(texts)
-        tests = [*_tests(facts), *_tests_of_words(words, len(rows))]
+        facts = [question_facts(row, schema=schema) for row in rows]
+        tests = [*_tests(facts), *_tests_of_words(frequent_words(texts), len(rows))]
         ids = [row["id"] for row in rows if "id" in row]
-        return cls(texts=texts, ids=ids, facts=facts, words=words, tests=tests, made=halves(texts))
+        return cls(texts=texts, ids=ids, facts=facts, tests=tests, made=halves(texts))
 
     def newest(self, count: int) -> Self:
         """The first `count` questions."""
-        words = {word: [at for at in places if at < count] for word, places in self.words.items()}
         tests = [replace(test, holds=test.holds[:count]) for test in self.tests]
         texts, ids, facts = self.texts[:count], self.ids[:count], self.facts[:count]
-        return type(self)(texts=texts, ids=ids, facts=facts, words=words, tests=tests, made=self.made[:count])
+        return type(self)(texts=texts, ids=ids, facts=facts, tests=tests, made=self.made[:count])
 
 
 Path = tuple[tuple[Test, bool], ...]
@@ -232,8 +230,8 @@ def map_of(asked: Asked, *, pmfs: Matrix, arms: Sequence[ArmName], earned: KindR
 
 def _explained(pmfs: Matrix, leaves: Sequence[tuple[Path, Rows]], *, made: npt.NDArray[np.bool_]) -> float:
     """R^2 of the leaves' means on the questions that they were not made from."""
-    within = sum(_squares(pmfs[rows[~made[rows]]], around=pmfs[rows[made[rows]]]) for _, rows in leaves)
-    whole = _squares(pmfs[~made], around=pmfs[made])
+    within = sum(_unexplained(pmfs, rows, made=made) for _, rows in leaves)
+    whole = _unexplained(pmfs, np.arange(len(pmfs)), made=made)
     return max(0.0, (whole - within) / max(whole, 1e-9))
 
 
@@ -270,11 +268,11 @@ def _examples(asked: Asked, *, places: Iterable[int]) -> tuple[str, ...]:
 
 
 def _name(path: Path, *, places: Rows, asked: Asked) -> str:
-    inside = places.tolist()
-    lacks_a_word = any(test.condition.is_word for test, _ in path)
-    words = telling_words(asked.words, inside=inside, questions=len(asked.facts)) if lacks_a_word else {}
+    has_words = any(test.condition.is_word for test, _ in path)
+    words = {test.condition.fact: test.holds for test in asked.tests if has_words and test.condition.is_word}
     conditions = [(test.condition, side) for test, side in path]
-    return kind_name(conditions, facts=[asked.facts[at] for at in inside], words=words)
+    facts = [asked.facts[at] for at in places]
+    return kind_name(conditions, facts=facts, words=telling_words(words, inside=places))
 
 
 def _read(database: Database, *, label: str, tenant: str | None) -> list[dict[str, Any]]:
@@ -361,7 +359,8 @@ def grow_tree(targets: Matrix, *, tests: Sequence[Test], made: npt.NDArray[np.bo
             break
         path, places = leaves[at]
         sides = [places[holds[test, places] == side] for side in (True, False)]
-        if _proven(targets, places=places, sides=sides, made=made) <= least[1]:
+        before, *after = (_unexplained(targets, part, made=made) for part in (places, *sides))
+        if before - sum(after) <= least[1]:  # on the questions that the split was not made from
             best[at] = (0.0, 0)
             continue
         leaves[at : at + 1] = [
@@ -371,13 +370,9 @@ def grow_tree(targets: Matrix, *, tests: Sequence[Test], made: npt.NDArray[np.bo
     return leaves
 
 
-def _proven(targets: Matrix, *, places: Rows, sides: Sequence[Rows], made: npt.NDArray[np.bool_]) -> float:
-    """The reduction of the sum of squares on the questions that the split was not made from."""
-
-    def squares(rows: Rows) -> float:
-        return _squares(targets[rows[~made[rows]]], around=targets[rows[made[rows]]])
-
-    return squares(places) - sum(map(squares, sides))
+def _unexplained(targets: Matrix, rows: Rows, *, made: npt.NDArray[np.bool_]) -> float:
+    """Sum of squares of the questions that prove, around the mean of those that splits are made from."""
+    return _squares(targets[rows[~made[rows]]], around=targets[rows[made[rows]]])
 
 
 def _squares(targets: Matrix, *, around: Matrix | None = None) -> float:

@@ -140,7 +140,7 @@ def mapped(rows, pmfs, *, texts=None):
     """Returns (name of each leaf -> its questions, the share that the leaves explain)."""
     texts = texts or [""] * len(rows)
     tests = [*policy_map._tests(rows)]
-    asked = Asked(texts=texts, facts=rows, words={}, tests=tests, made=halves(texts))
+    asked = Asked(texts=texts, facts=rows, tests=tests, made=halves(texts))
     tree = grow_tree(pmfs, tests=tests, made=asked.made)
     leaves = {policy_map._name(path, places=places, asked=asked): places for path, places in tree}
     return leaves, policy_map._explained(pmfs, tree, made=asked.made)
@@ -200,7 +200,7 @@ def shown(pmfs, *, rows, texts, rewards=None):
     """The map of questions; without rewards of every arm, rewards are unknown and confirm the kinds."""
     earned = KindRewards.of_outcomes(np.full(pmfs.shape, np.nan) if rewards is None else rewards, pmfs=pmfs)
     earned = replace(earned, confirmed=True) if rewards is None else earned
-    asked = Asked(texts=texts, facts=rows, words={}, tests=[*policy_map._tests(rows)], made=halves(texts))
+    asked = Asked(texts=texts, facts=rows, tests=[*policy_map._tests(rows)], made=halves(texts))
     return map_of(asked, pmfs=pmfs, arms=["cheap", "dear"], earned=earned)
 
 
@@ -265,7 +265,7 @@ def started_safely(*, rewards):
     long = np.array([row["words"] > 9 for row in rows])[:, None]
     learned = np.arange(400)[:, None] < 100
     pmfs = np.where(learned, np.where(long, [0.1, 0.9], [0.9, 0.1]), [0.02, 0.98])
-    asked = Asked(texts=texts, facts=rows, words={}, tests=[*policy_map._tests(rows)], made=halves(texts))
+    asked = Asked(texts=texts, facts=rows, tests=[*policy_map._tests(rows)], made=halves(texts))
     earned = KindRewards.of_outcomes(np.where(long, *rewards) + np.zeros((400, 2)), pmfs=pmfs)
     return map_of_newest(asked, pmfs=pmfs, arms=["cheap", "dear"], earned=earned), pmfs
 

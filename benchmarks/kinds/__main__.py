@@ -1,10 +1,10 @@
 """Kinds of questions in made worlds: is the rule in their names, and is there none without a rule?
 
-    python -m benchmarks.kinds                     # 9 worlds with a rule and 3 without, 10 seeds each: an hour
+    python -m benchmarks.kinds                     # 9 worlds with a rule and 3 without, 10 seeds each: ten minutes
     python -m benchmarks.kinds --seeds 1 --labelled 0.3
 
-In a pass the policy decides 1,000 questions and learns from those that are labelled; the newest 500 are mapped. Worlds:
-benchmarks/kinds/worlds.py.
+In a pass the policy decides 1,000 questions and learns from those that are labelled; the newest 500 are mapped. A map
+says what the policy does, so it can have the rule only if choices follow it. Worlds: benchmarks/kinds/worlds.py.
 """
 
 import argparse
@@ -37,15 +37,15 @@ def main(arguments: Sequence[str]) -> None:
         prog="python -m benchmarks.kinds", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--decisions", type=int, default=1_000)
     parser.add_argument("--policy", default="mba")
     parser.add_argument("--labelled", type=float, default=1.0, help="share of the decisions that are learned")
     parser.add_argument("--encoder", help="another than the default, such as hashing")
     parser.add_argument("--jobs", type=int, default=cores())
     asked = parser.parse_args(list(arguments))
-    all_passes = passes(
-        seeds=range(asked.seeds), policy=asked.policy, labelled=asked.labelled, encoder=asked.encoder
-    )  # fmt: skip
-    found: dict[World, list[PolicyMap]] = {world: [] for world in WORLDS}
+    given = {name: getattr(asked, name) for name in ("decisions", "policy", "labelled", "encoder")}
+    all_passes = passes(seeds=range(asked.seeds), **given)
+    found: dict[World, list[tuple[PolicyMap, bool]]] = {world: [] for world in WORLDS}
     with (
         ProcessPoolExecutor(asked.jobs, mp_context=multiprocessing.get_context("spawn")) as pool,
         Progress(console=Console(stderr=True), transient=True) as progress,
@@ -58,16 +58,20 @@ def main(arguments: Sequence[str]) -> None:
     console.print(machine())
 
 
-def _table(found: Mapping[World, Sequence[PolicyMap]]) -> Table:
-    names = ("passes", "named", "rule in the names", "explained")
-    counts = [Column(name, justify="right") for name in names]
-    table = Table(Column("world", no_wrap=True), *counts, "names of the first pass")
+def _table(found: Mapping[World, Sequence[tuple[PolicyMap, bool]]]) -> Table:
+    titles = ("passes", "choices follow the rule", "named", "rule in the names", "both", "explained")
+    table = Table(Column("world", no_wrap=True), *(Column(title, justify="right") for title in titles), "first names")
+    whole = {True: np.zeros(5, dtype=int), False: np.zeros(5, dtype=int)}
     for world, maps in found.items():
-        shown = [[kind.name for kind in one.kinds] if one.is_named else [] for one in maps]
-        right = sum(is_named(world, one) for one in shown) if world.rule else ""
-        explained = float(np.median([one.explained for one in maps]))
-        cells = (len(maps), sum(map(bool, shown)), right, f"{100 * explained:.0f} %")
-        table.add_row(world.name, *map(str, cells), "; ".join(shown[0]))
+        shown = [[kind.name for kind in one.kinds] if one.is_named else [] for one, _ in maps]
+        right, follows = [is_named(world, names) for names in shown], [follows for _, follows in maps]
+        counts = [len(maps), sum(follows), sum(map(bool, shown)), sum(right), sum(np.logical_and(right, follows))]
+        explained = f"{100 * float(np.median([one.explained for one, _ in maps])):.0f} %"
+        table.add_row(world.name, *map(str, counts), explained, "; ".join(shown[0]))
+        whole[bool(world.rule)] += np.array(counts)
+    table.add_section()
+    for has_rule, sums in whole.items():
+        table.add_row(f"all {'with' if has_rule else 'without'} a rule", *map(str, sums))
     return table
 
 

@@ -3,11 +3,11 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
-from benchmarks.kinds.worlds import CONTEXT, LANGUAGES, WORLDS, Question, World, questions_of, table_of
+from benchmarks.kinds.worlds import CONTEXT, LANGUAGES, WORLDS, Question, World, is_followed, questions_of, table_of
 from ragbandit.router.config.sections import EncoderSettings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.feature_cache import embed_texts
@@ -17,8 +17,6 @@ from ragbandit.router.serving.explanations.kind_rewards import KindRewards
 from ragbandit.router.serving.explanations.policy_map import MOST_QUESTIONS, Asked, PolicyMap, map_of_newest
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.types import FeatureRows
-
-DECISIONS: Final = 1_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,8 +30,8 @@ class Pass:
     encoder_hash: str
 
 
-def mapped(one: Pass) -> PolicyMap:
-    """The map of a policy after a pass."""
+def mapped(one: Pass) -> tuple[PolicyMap, bool]:
+    """The map of a policy after a pass, and whether the choices that are mapped follow the rule."""
     values = {"context": CONTEXT, "policy": {"name": one.policy, "incumbent": None}, "learning": {"wait_s": 0.0}}
     settings = Settings.model_validate(values)
     table = table_of(one.world, questions=one.questions, seed=one.seed)
@@ -41,8 +39,8 @@ def mapped(one: Pass) -> PolicyMap:
     rows = table_rows(table, **own, label=settings.policy.label)
     policy = untrained_policy(settings.policy_definition)
     learning = Learning(policy, rows=rows, settings=settings.policy, seed=one.seed, labelled=one.labelled)
-    order = np.random.default_rng(one.seed).permutation(len(table.rows))
-    decided = [learning.step(int(place)) for place in order][::-1]
+    order = np.random.default_rng(one.seed).permutation(len(table.rows)).tolist()
+    decided = [learning.step(place) for place in order][::-1]
     if learning.fault is not None:
         raise RuntimeError(f"{one.world.name}: {learning.fault}")
     played = learning.played()
@@ -54,14 +52,16 @@ def mapped(one: Pass) -> PolicyMap:
         for decision in decided[:MOST_QUESTIONS]
     ]
     rewards = KindRewards.of_draws(rated, drawn=played.drawn[::-1], pmfs=pmfs, most=MOST_QUESTIONS)
+    questions, pmfs = [one.questions[place] for place in order[::-1][:MOST_QUESTIONS]], pmfs[:MOST_QUESTIONS]
+    follows = is_followed(one.world, questions=questions, dear=pmfs[:, -1])
     newest = Asked.of(asked, schema=settings.context)
-    return map_of_newest(newest, pmfs=pmfs[:MOST_QUESTIONS], arms=table.arms, earned=rewards)
+    return map_of_newest(newest, pmfs=pmfs, arms=table.arms, earned=rewards), follows
 
 
-def passes(*, seeds: range, policy: str, labelled: float, encoder: str | None) -> list[Pass]:
+def passes(*, seeds: range, decisions: int, policy: str, labelled: float, encoder: str | None) -> list[Pass]:
     """All passes; the questions of a language are encoded once."""
     loaded = make_encoder(EncoderSettings() if encoder is None else EncoderSettings(model=encoder))
-    questions = {language: questions_of(language, DECISIONS) for language in LANGUAGES}
+    questions = {language: questions_of(language, decisions) for language in LANGUAGES}
     features = {
         language: embed_texts([question.text for question in asked], encoder=loaded)
         for language, asked in questions.items()

@@ -7,12 +7,14 @@ from typing import Final
 import numpy as np
 
 from ragbandit.router.offline.logs.tables import LabelledTable
-from ragbandit.shared.types import ArmName, TableRow
+from ragbandit.shared.types import ArmName, TableRow, Vector
 
-#: steps of each arm
+#: steps of each arm; the rule is when the second one is needed
 STEPS: Final = {ArmName("cheap"): 0.1, ArmName("dear"): 5.0}
 #: probability of a right answer by each arm: rule holds, rule does not hold, world without a rule
 _HELD, _ELSE, _ALWAYS = (0.3, 0.92), (0.9, 0.92), (0.6, 0.8)
+#: by how much a fact of the rule must change the probability of the expensive arm, if choices follow it
+LEAST_EFFECT: Final = 0.2
 CONTEXT: Final = {"plan": {"type": "category", "values": ["free", "paid"]}}
 
 
@@ -89,6 +91,12 @@ class World:
     def name(self) -> str:
         return f"{self.language}, {' and '.join(self.rule) or 'no rule'}"
 
+    def facts(self, question: "Question") -> list[bool]:
+        """Whether each fact of the rule holds. A mixture of two holds for more topics, so that it is not too rare."""
+        topics = 2 if len(self.rule) < 2 else 3
+        facts = {"length": question.clauses >= 2, "topic": question.topic < topics, "plan": question.plan == "paid"}
+        return [facts[fact] for fact in self.rule]
+
 
 WORLDS: Final = (
     World(language="English", rule=("length",)),
@@ -128,25 +136,33 @@ def questions_of(language: str, count: int) -> list[Question]:
 
 
 def table_of(world: World, *, questions: Sequence[Question], seed: int) -> LabelledTable:
-    """What each arm answers in this world. A mixture of two facts holds for more topics, so that it is not too rare."""
+    """What each arm answers in this world."""
     random = np.random.default_rng([seed, *world.name.encode()])
-    topics = 2 if len(world.rule) < 2 else 3
-
-    def is_held(question: Question) -> bool:
-        facts = {"length": question.clauses >= 2, "topic": question.topic < topics, "plan": question.plan == "paid"}
-        return all(facts[fact] for fact in world.rule)
-
     rows = []
     for number, question in enumerate(questions):
-        chances = _ALWAYS if not world.rule else _HELD if is_held(question) else _ELSE
+        chances = _ALWAYS if not world.rule else _HELD if all(world.facts(question)) else _ELSE
         right = dict(zip(STEPS, (random.random(2) < chances).astype(float).tolist(), strict=True))
         context = {"plan": question.plan}
         rows.append(TableRow(id=str(number), question=question.text, correct=right, steps=STEPS, context=context))
     return LabelledTable(rows=tuple(rows), arms=tuple(STEPS))
 
 
+def is_followed(world: World, *, questions: Sequence[Question], dear: Vector) -> bool:
+    """Whether each fact of the rule raises the probability of the expensive arm by LEAST_EFFECT or more, among the
+    questions that have the other facts. dear: the arm's probability on each question
+    """
+    facts = np.array([world.facts(question) for question in questions]).reshape(len(questions), len(world.rule))
+    for fact in range(len(world.rule)):
+        others = np.delete(facts, fact, axis=1).all(axis=1)
+        if dear[others & facts[:, fact]].mean() - dear[others & ~facts[:, fact]].mean() < LEAST_EFFECT:
+            return False
+    return bool(world.rule)
+
+
 def is_named(world: World, names: Sequence[str]) -> bool:
     """Whether the names of kinds have every fact of the rule."""
     topics = LANGUAGES[world.language].topics[: 2 if len(world.rule) < 2 else 3]
     signs = {"length": (" words", " characters"), "topic": topics, "plan": ("plan ",)}
-    return all(any(sign.casefold() in name for sign in signs[fact] for name in names) for fact in world.rule)
+    return bool(world.rule) and all(
+        any(sign.casefold() in name for sign in signs[fact] for name in names) for fact in world.rule
+    )

@@ -1,6 +1,6 @@
 """The dashboard: pages for people in a browser, at /ui.
 
-It reads request headers that only browsers send.
+The door also reads headers that show whether a browser sends the request.
 """
 
 from ragbandit.shared.additions import Addition

@@ -271,7 +271,7 @@ async def queue_ratings(request: Request) -> Response:
 
 
 async def _newest_report(request: Request, chosen: str) -> _Shown:
-    """The report of a period, a name in TIMES, and how it is shown."""
+    """The report of a period and its assessment. chosen: name of the period in TIMES."""
     minute = int(time.time() // 60)
     return await reports_of(request).run(partial(_report, router_of(request), seconds=TIMES[chosen][1], minute=minute))
 

@@ -136,7 +136,7 @@ def _check_usable(lines: Sequence[results.Line]) -> None:
 
 
 def _left_out_line(lacking: Mapping[str, str]) -> str:
-    """One line about the strategies that do not run. lacking: as `parse_arms` returns it."""
+    """One line about the strategies that do not run. lacking: name of a strategy -> the reason."""
     names: dict[str, list[str]] = {}
     for name, reason in lacking.items():
         names.setdefault(reason, []).append(name)

@@ -1,4 +1,4 @@
-"""Golden questions: all arms answer the questions of `learning.golden` once a period, and the policy learns from it."""
+"""Golden questions: the workers' arms answer `learning.golden` once a period, and the policy learns the outcomes."""
 
 from ragbandit.shared.additions import Addition
 

@@ -1,7 +1,7 @@
-"""Golden questions: each period all arms answer the questions of `learning.golden`, and the policy learns the outcomes.
+"""Golden questions: each period the arms that workers run answer the questions of `learning.golden`.
 
-The store has the state of the period (done or not, dollars so far, time of the next try), so any process can continue
-an interrupted run. On the same host it reuses the stored answers.
+The policy learns the outcomes. The store has the state of the period (done or not, dollars so far, time of the next
+try), so any process can continue an interrupted run. On the same host it reuses the stored answers.
 """
 
 import logging

@@ -12,8 +12,8 @@ from ragbandit.router.config.section import Section
 class GoldenSection(Section):
     """Settings that golden questions add to `learning`."""
 
-    #: JSONL file of questions with answers, in the form that `evaluate` reads. Every `golden_s` seconds all arms answer
-    #: the questions, and the policy learns the outcomes (docs/drift.md). None for no golden questions
+    #: JSONL file of questions with answers, in the form that `evaluate` reads. Every `golden_s` seconds the arms that
+    #: workers run answer them, and the policy learns the outcomes (docs/drift.md). None for no golden questions
     golden: Annotated[str, Field(min_length=1)] | None = None
     #: seconds between two runs of the golden questions
     golden_s: Annotated[float, Field(ge=60)] = 86_400.0

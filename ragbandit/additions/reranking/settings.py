@@ -32,7 +32,7 @@ class RerankSettings(Section):
     #: server: environment variable with the API key; None to send no key
     api_key_env: Annotated[str, Field(min_length=1)] | None = None
     #: server: form of requests. "cohere": {model, query, documents, top_n}, also of Jina, vLLM and others. "tei":
-    #: {query, texts}, of Text Embeddings Inference
+    #: {query, texts, truncate}, of Text Embeddings Inference
     form: Literal["cohere", "tei"] = "cohere"
     #: server: maximum number of documents of a request; None for 1,000, or for 32 with `form: tei`
     batch: Count | None = None

@@ -220,7 +220,7 @@ def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[s
 
 
 def call_facts(tools: Sequence[Mapping[str, Any]]) -> dict[str, Json]:
-    """Entries of `Sent.others`, by which `client_name_of` finds the client's name of a call."""
+    """Facts for `Sent.others`, in which `client_name_of` looks up the client's name of a called tool."""
     members = list(_in_namespaces(tools))
     spaces = list(dict.fromkeys(str(space) for _, space in members if space and space != _NO_SPACE))
     spaces = [space for space in spaces if SHORT_NAME.fullmatch(space)]

@@ -14,12 +14,12 @@ from ragbandit.shared.types import Decision, HoldbackShare, SafeStart
 
 def share_sentences(decision: Decision) -> Iterator[str]:
     """Sentences about the shares in a decision's draw, also in one whose facts are missing or damaged."""
+    yield from _of_safe_start(decision)
     if (fact := HoldbackShare.of(decision.facts)) is not None:
         falls = "" if fact.then is None else f" It falls to {fact.then}, since {fact.learned} answers were learned."
         if fact.first == fact.share and fact.until is not None:
             falls = f" It falls to {fact.then} once {fact.until} of its answers are learned."
         yield f"The holdback gives {fact.arm} a share of every draw, {fact.share:.3g}.{falls}"
-    yield from _of_safe_start(decision)
 
 
 def _of_safe_start(decision: Decision) -> Iterator[str]:
@@ -30,7 +30,7 @@ def _of_safe_start(decision: Decision) -> Iterator[str]:
     if fact is None or fact.share >= 1.0:
         return
     why = fact.reason or "it holds the policy back"
-    why = "too few of its answers are rated yet" if why == "too few outcomes of it are learned" else why
+    why = f"too few answers of {fact.arm} are rated yet" if why == "too few outcomes of it are learned" else why
     if fact.share == 0.0:
         yield f"The safe start gave this question to {fact.arm}: {why}."
     else:

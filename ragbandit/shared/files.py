@@ -139,7 +139,7 @@ def append_private(path: Path) -> BinaryIO:
 
 
 def write_file(path: Path, data: bytes, *, durable: bool) -> None:
-    """Write a file that only its owner may read, with `atomic_file`. Raises OSError."""
+    """Write a file that only its owner may read, and its missing folders, with `atomic_file`. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path, durable=durable, private=True) as temporary:
         temporary.write_bytes(data)
@@ -168,7 +168,7 @@ def atomic_file(path: Path, *, durable: bool, private: bool = False) -> Iterator
 def atomic_folder(target: Path, *, private: bool = True) -> Iterator[Path]:
     """A temporary folder that becomes `target` at the end of the block, or is deleted after an error.
 
-    Raises OSError, also if `target` exists and is not empty. private: whether only the owner may open the folder.
+    `target` must be missing or empty. Raises OSError. private: whether only the owner may open the folder.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     work = target.with_name(f"{_PREFIX}{uuid.uuid4().hex}")

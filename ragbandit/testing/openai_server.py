@@ -55,7 +55,7 @@ class Reply:
     changes: Mapping[str, Any] = field(default_factory=dict)
     #: further fields of the message, such as {"tool_calls": [...]}
     message: Mapping[str, Any] = field(default_factory=dict)
-    #: finish reason; None for "length" if max_tokens cut the text, else "stop"
+    #: finish reason. None for the computed one: "length" if max_tokens cut the text, else "stop"
     finish: str | None = None
     #: whether max_tokens, stop strings and requests for log-probabilities are obeyed
     obedient: bool = True

@@ -44,8 +44,8 @@ from ragbandit.shared.errors import NotReady, RagBanditError
 
 log = logging.getLogger("ragbandit.api")
 
-#: maximum of the rest of a refused body that is read and dropped, in bytes and seconds. If a connection closes before a
-#: proxy has sent the body, the reply is lost and the proxy replies 502
+#: a refused body is read and dropped until it has this many bytes in all, for at most this time, seconds. If a
+#: connection closes before a proxy has sent the body, the reply is lost and the proxy replies 502
 DRAINED_BYTES: Final = 64 * 1024 * 1024
 DRAIN_S: Final = 5.0
 _UNTRACED: Final = ("/health", "/ready", "/metrics", "/docs", "/openapi.json", PAGES)

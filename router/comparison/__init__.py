@@ -25,8 +25,8 @@ NOT_KNOWN: Final = "not known yet"
 #: one way is as good as another if it is worse by at most this reward per question: 5 fewer right answers in 100
 #: questions, a usual margin of non-inferiority
 MARGIN: Final = 0.05
-#: the verdict "as good" needs at least this share of the interval above 0. Two designs give intervals for the same
-#: questions whose widths differ by up to a fifth; without this room, one would often give "as good", the other "worse"
+#: share of the interval that must lie above 0 for the verdict "as good". For the same questions, intervals of two
+#: designs differ in width by up to a fifth; without this room, one would often say "as good" and the other "worse"
 ROOM: Final = 0.05
 #: two costs are the same if they differ by at most this share of the second cost
 SAME_COST: Final = 0.02

@@ -147,7 +147,7 @@ LENGTHS: Final = 2
 LENGTH: Final = 0.67
 #: number of anchors, one for each kind, as a share of the number of features
 _ANCHORS: Final = 0.625
-#: smallest number of features of an encoder that uses the sketch of the states
+#: smallest number of features with which an encoder includes the sketch of the states
 LEAST: Final = 16
 #: ridge parameter of the regressions of labels on states of squared length 1
 _RIDGE: Final = 1.0

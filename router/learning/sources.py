@@ -180,14 +180,14 @@ def judgements_in_force(feedback: Sequence[Feedback]) -> tuple[Feedback, ...]:
     A retraction removes the earlier judgement. Raters of the same name are different raters if their API keys differ.
     Feedback with a key and without a rater belongs to the key. Feedback without both replaces nothing.
     """
-    last = {_rater_and_kind(item): item.id for item in feedback}
-    return tuple(item for item in feedback if last[_rater_and_kind(item)] == item.id and not is_retraction(item))
+    last = {_judgement_key(item): item.id for item in feedback}
+    return tuple(item for item in feedback if last[_judgement_key(item)] == item.id and not is_retraction(item))
 
 
 def retracted_feedback(feedback: Sequence[Feedback]) -> tuple[Feedback, ...]:
     """The judgements that their raters retracted and did not give again. feedback: in the order received."""
-    last = {_rater_and_kind(item): item for item in feedback}
-    given = {_rater_and_kind(item): item for item in feedback if not is_retraction(item)}
+    last = {_judgement_key(item): item for item in feedback}
+    given = {_judgement_key(item): item for item in feedback if not is_retraction(item)}
     return tuple(given[rater] for rater, item in last.items() if is_retraction(item) and rater in given)
 
 
@@ -196,7 +196,8 @@ def is_retraction(item: Feedback) -> bool:
     return item.value is None and item.kind != "event"
 
 
-def _rater_and_kind(item: Feedback) -> tuple[str, ...]:
+def _judgement_key(item: Feedback) -> tuple[str, ...]:
+    """What judgements have in common if a later one replaces the earlier; the own id if nobody is known."""
     if item.rater is None and item.api_key is None:
         return (item.id,)
     return (item.source, item.api_key or "", item.rater or "", item.kind, item.event or "")

@@ -150,7 +150,10 @@ class AveragedHeads:
         return self._arms[arm].age if arm in self._arms else 0
 
     def join_features(self, features: FeatureRows, *, queries: Sequence[Query]) -> FeatureRows:
-        """Rows of features, context and the sketch of their products: (n, d + context columns + SKETCHED), float32."""
+        """Rows of features, context and the sketch of their products: (n, d + context columns + SKETCHED), float32.
+
+        Without a context schema: the features as they are, (n, d).
+        """
         if not self._sketched:
             return features
         return np.array([self._row(row, query=query) for row, query in zip(features, queries, strict=True)])

@@ -9,8 +9,8 @@ The bounds are a confidence sequence for the mean of bounded values by betting: 
 it has become rich (Waudby-Smith and Ramdas 2024, "Estimating means of bounded random variables by betting"; here a
 mixture of constant bets). The bounds hold for every distribution and at every sample size, so one may look, stop, and
 go on at any time. Sampling without replacement makes the expected wealth smaller (Maclaurin's inequality), so the
-bounds hold for a finite period, too. They do not narrow because most questions were asked: the same arms may give other
-answers, and two equal arms must not differ because each was asked only once.
+bounds hold for a finite period, too. Having asked most of the questions does not narrow the bounds: the arms could have
+given other answers, and one answer of each must not make two equal arms look different.
 """
 
 import math

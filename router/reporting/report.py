@@ -293,7 +293,7 @@ def _to_rate(log: ReportRows, compared: ComparedWays, *, arm: int) -> int | None
 
 
 def _untried(log: ReportRows, total: Comparison, *, arm: int) -> str | None:
-    """Arms on offer with hardly any judged answer, which the verdict does not cover; None without one, or a verdict."""
+    """Names the arms with hardly any judged answer, which a verdict does not cover; None if there are none."""
     rows = log.part(log.comparable(arm))
     if total.verdict == NOT_KNOWN:
         return None

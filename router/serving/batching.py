@@ -144,8 +144,8 @@ class MicroBatcher(Generic[Item, Result]):
 
     work: returns a result or an exception per item, in order; if it raises, every item gets the exception. limit: most
     items in a batch. after: called with the results of a batch after its callers have them; must not raise. tenants:
-    shared by the queues of one service. feeder: a queue whose `work` submits admitted items to this queue; `close` lets
-    them in until the feeder's thread ends.
+    shared by the queues of one service. feeder: an earlier queue whose `work` submits its admitted items here.
+    After `close`, this queue still accepts them until the feeder's thread has ended.
     """
 
     def __init__(

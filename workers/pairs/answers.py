@@ -1,4 +1,4 @@
-"""The answers of a bought verdict, and the questions that its runs have begun.
+"""The answers of a bought verdict (`report --decide --budget`), and the questions that its runs have begun.
 
 Each answer and each score is stored at once, so that an interrupted run continues. The expected dollars of a question
 are booked before it is asked, and replaced by its cost however the run ends.

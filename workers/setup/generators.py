@@ -75,9 +75,8 @@ def generator_version(settings: GeneratorSettings) -> str:
     speed = frozenset[str]().union(*(kind.speed for kind in kinds().values()))
     excluded: dict[str, bool | set[str]] = dict.fromkeys((*speed, *options), True)
     excluded["openai"] = _PATIENCE
-    excluded |= (
-        {"prices": True} if settings.prices == "told" else {}
-    )  # stored versions from before this setting stay valid
+    if settings.prices == "told":  # the default is left out, so that stored versions from before it stay valid
+        excluded["prices"] = True
     if settings.server is not None:
         excluded[settings.name] = _PATIENCE
     version = settings.model_dump(mode="json", exclude=excluded)

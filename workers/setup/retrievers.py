@@ -143,7 +143,10 @@ def with_retriever(settings: Settings, name: str) -> Settings:
 
 
 def with_choice(settings: Settings, *, retriever: str | None = None, index: str | None = None) -> Settings:
-    """A copy of the settings with another index, and another retriever: a name in `retrievers`, or a kind ("bm25")."""
+    """A copy of the settings with another index, and another retriever.
+
+    retriever: a name in `retrievers`, a kind ("bm25") or "module:Class"
+    """
     if retriever is not None and retriever in settings.named_retrievers:
         settings, retriever = with_retriever(settings, retriever), None
     elif retriever is not None and retriever not in _kinds() and ":" not in retriever:

@@ -18,7 +18,7 @@ from ragbandit.router.api.openai.chats import OWN, message_schema, read_chat, st
 from ragbandit.router.api.openai.requests import LONGEST_USER, ChatQuestion, OpenAIBody, chat_question, configured
 from ragbandit.router.api.reading import reads_body
 from ragbandit.router.api.routes import Endpoints
-from ragbandit.router.api.schemas.requests import id_in_header, limits
+from ragbandit.router.api.schemas.requests import id_in_header, schema_limits
 from ragbandit.router.api.schemas.responses import JsonReply, object_description
 from ragbandit.router.api.security.rules import CHAT, TEXTS
 from ragbandit.router.serving.checks.questions import checked_session, checked_text
@@ -39,7 +39,7 @@ class MessagesBody(OpenAIBody):
         model="auto", max_tokens=1024, messages=[{"role": "user", "content": "Who wrote Dracula?"}]
     )
 
-    messages: Annotated[list[Annotated[dict[str, Any], limits(_MESSAGE)]], limits(minItems=1)]
+    messages: Annotated[list[Annotated[dict[str, Any], schema_limits(_MESSAGE)]], schema_limits(minItems=1)]
     """The conversation: objects with `role` and `content`. `content` is text or a list of blocks: `text`, `image`,
     `document`, `search_result`, `tool_use`, `tool_result`, `thinking`. Other blocks, and tools that Anthropic runs
     itself, need an arm whose generator is `anthropic`."""

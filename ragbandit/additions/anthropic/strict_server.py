@@ -42,7 +42,7 @@ def _blocks_of(message: Mapping[str, Any]) -> list[Any]:
 
 
 def _turn_faults(messages: Sequence[Any]) -> Faults:
-    """Yield the faults of turns: results must directly follow their calls, at the beginning of the user's turn."""
+    """Yield the faults of turns. Results directly follow calls and begin the user's turn; ids are unique."""
     uses, seen = list[str](), set[str]()
     for number, message in enumerate(messages):
         blocks, where = _blocks_of(message), f"messages.{number}"

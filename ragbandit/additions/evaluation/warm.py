@@ -112,7 +112,7 @@ def warm_rows_of_log(
     InvalidInput if the policy needs features and a row without usable features has no question.
     """
     weight = settings.reward.weight
-    # The policy learns questions at the weight of its rewards, not at a price that a budget had raised.
+    # Every row is learned at `reward.weight`, whatever price its caller or a budget had set.
     material = [_at_weight(row, weight) for row in rows]
     unencoded = []
     for at, row in enumerate(material):

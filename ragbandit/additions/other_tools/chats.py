@@ -61,7 +61,7 @@ def _shown_branch(by_key: Record, current: Any) -> list[dict[str, Any]]:
 
 
 def _question_records(entry: Record, shown: list[dict[str, Any]], *, tool: str) -> Iterator[Record]:
-    """A record of each message of the user. shown: the messages, the newest first."""
+    """A record of each message of the user; without one, a record of turn 0. shown: the messages, the newest first."""
     roles = [role_of(message) for message in shown]
     asked = [at for at, role in enumerate(roles) if role == "user"][::-1]
     session = entry.get("id") or entry.get("conversationId") or entry.get("conversation_id") or entry.get("uuid")

@@ -147,6 +147,7 @@ class ResponseStream:
         return [self._event(reply["status"], response=reply), DONE]
 
     def _part_event(self, event: str, *, of: str, **fields: Any) -> bytes:
+        """The event about a part of the current item, with the next sequence number."""
         key = responses.item_id(self.decision, part=of)
         return self._event(event, **self._item_position(key), content_index=self._items[key].index(of), **fields)
 

@@ -16,7 +16,7 @@ from ragbandit.additions.responses.tools import CLIENT_TOOLS, call_facts, client
 from ragbandit.router.api.openai import errors, replies
 from ragbandit.router.api.openai.chats import Choice, WholeNumber, storable_field
 from ragbandit.router.api.openai.requests import OpenAIBody, configured
-from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, accepts, limits
+from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, accepts, schema_limits
 from ragbandit.router.serving.checks.questions import RESPONSE_PREFIX
 from ragbandit.shared.dialects.chat.message_parts import LOGPROBS, reasoning_in, thoughts_of
 from ragbandit.shared.reading.fields import objects_in
@@ -272,7 +272,7 @@ def _item_key(decision: Decision) -> str:
     return decision.id.removeprefix(RESPONSE_PREFIX)
 
 
-def decisions_of_item(key: str) -> list[str]:
+def possible_decision_ids(key: str) -> list[str]:
     """The two ids that the decision of an item may have: with and without RESPONSE_PREFIX. key: id of the item."""
     kind, _, decision_key = key.partition("_")
     if kind not in ("msg", "rs"):
@@ -315,7 +315,8 @@ class ResponseBody(OpenAIBody):
 
     # JSON Schema cannot express that the last message of a user or an assistant must be a user's.
     input: Annotated[
-        Annotated[str, limits(TEXT)] | Annotated[list[Annotated[dict[str, Any], limits(ITEM)]], limits(minItems=1)],
+        Annotated[str, schema_limits(TEXT)]
+        | Annotated[list[Annotated[dict[str, Any], schema_limits(ITEM)]], schema_limits(minItems=1)],
         accepts("text or a list of objects"),
     ]
     """The question, or a conversation of items. A `message` has `role` and `content`, which is text or a list of parts
@@ -324,28 +325,28 @@ class ResponseBody(OpenAIBody):
     `additional_tools` and `tool_search_output` are offered like `tools`. An `agent_message` is a user's message.
     `reasoning` becomes the `reasoning_content` of the answer or call that follows it. An `item_reference` is replaced
     by its item. Items of other types are left out and named in `request.ignored`."""
-    instructions: Annotated[str | None, limits(ANY_TEXT)] = None
+    instructions: Annotated[str | None, schema_limits(ANY_TEXT)] = None
     """A system message for this response only."""
     tools: list[dict[str, Any]] | None = None
     """Functions, tools of free text (`custom`) and tools that the client runs (`tool_search`, `shell`, `local_shell`,
     `apply_patch`) that the model may call, for arms that pass chats on. Tools that OpenAI runs itself are left out and
     named in `request.ignored`."""
-    previous_response_id: Annotated[str | None, limits(ID)] = None
+    previous_response_id: Annotated[str | None, schema_limits(ID)] = None
     """Id of an earlier response: its conversation and answer come before `input`. 404 if the caller may not read that
     response, or if it was made with `store: false`."""
     store: bool | None = None
     """If false, the response cannot be read by its id or continued. Its decision is stored nevertheless."""
-    conversation: Annotated[Choice, limits(enum=[None])] = None
+    conversation: Annotated[Choice, schema_limits(enum=[None])] = None
     """Only null is supported: `previous_response_id` and the header `X-RagBandit-Session-Id` name the conversation."""
-    background: Annotated[bool | None, limits(enum=[False, None])] = None
+    background: Annotated[bool | None, schema_limits(enum=[False, None])] = None
     """Only false is supported; `POST /v1/answer?wait_s=0` replies before there is an answer."""
-    text: Annotated[dict[str, Any] | None, limits(properties={"format": {"type": "object"}})] = None
+    text: Annotated[dict[str, Any] | None, schema_limits(properties={"format": {"type": "object"}})] = None
     """`format`: the form of the answer, `text`, `json_object` or `json_schema`. `verbosity` is passed on."""
-    max_output_tokens: Annotated[WholeNumber, limits(minimum=1)] = None
+    max_output_tokens: Annotated[WholeNumber, schema_limits(minimum=1)] = None
     """Maximum number of tokens of the answer."""
     include: list[str] | None = None
     """`message.output_text.logprobs` asks for log-probabilities; other values are ignored."""
-    prompt: Annotated[dict[str, Any] | None, limits(enum=[None])] = None
+    prompt: Annotated[dict[str, Any] | None, schema_limits(enum=[None])] = None
     """Only null is supported: the service has no prompt templates."""
 
     @property

@@ -13,7 +13,7 @@ from ragbandit.additions.responses.response_stream import ResponseStream
 from ragbandit.additions.responses.responses import (
     ResponseBody,
     check_response,
-    decisions_of_item,
+    possible_decision_ids,
     response,
     storable_tools,
 )
@@ -60,8 +60,9 @@ REPEATS: Final = "repeats_answer"
 async def response_record(
     request: Request, response_id: str, *, field: str = "response_id", tenant: str | None = None
 ) -> DecisionRecord:
-    """Read the record of a response. Raises NotFound, also for a response made with `store: false`. field: name of the
-    parameter with the id, for errors. tenant: the tenant that must own it; None if any tenant of the caller may.
+    """Read the record of a response; after a failover, of the decision that answered. Raises NotFound, also for a
+    response made with `store: false`. field: name of the parameter with the id, for errors. tenant: the tenant that
+    must own it; None if any tenant of the caller may.
     """
     missing = NotFound("there is no response of this id", field=field, remedy="use the id that a response had")
     if not ID_PATTERN.fullmatch(response_id):
@@ -266,7 +267,7 @@ async def _replace_references(request: Request, sent: Input) -> tuple[Input, lis
     if isinstance(sent, str):
         return sent, []
     named = [str(item["id"]) for item in sent if item.get("id")]
-    quoted = dict.fromkeys(key for item_id in named for key in decisions_of_item(item_id))
+    quoted = dict.fromkeys(key for item_id in named for key in possible_decision_ids(item_id))
     items = list(sent)
     places = [place for place, item in enumerate(items) if is_reference(item)]
     for place in places:
@@ -285,7 +286,7 @@ async def _replace_references(request: Request, sent: Input) -> tuple[Input, lis
 async def _stored_item(request: Request, item_id: str) -> dict[str, Any] | None:
     tenant = caller_of(request).tenant or "default"
     item = None
-    for decision_id in decisions_of_item(item_id):
+    for decision_id in possible_decision_ids(item_id):
         with suppress(NotFound):
             record = await response_record(request, decision_id, tenant=tenant)
             output = stored_response(request, record)["output"] if record.decision.query.text else ()

@@ -165,7 +165,7 @@ class LedgerReply(TypedDict):
     behind: int
     """Updates of the ledger that are not in that snapshot."""
     lag_s: float
-    """Age of the oldest decision that is ready to be learned, seconds."""
+    """Seconds for which the longest-waiting decision has been ready to be learned; 0 if none is ready."""
     backlog: int
     """Decisions with feedback that wait for the learner, if they are at least 100; else 0."""
     caught_up_s: float | None

@@ -29,16 +29,16 @@ class ReadingStuck(Exception):
 
 
 @dataclass(order=True, slots=True)
-class _Work:
-    #: the work with the smallest rank runs next, see `ReadingThread`
+class _Job:
+    #: the job with the smallest rank runs next, see `ReadingThread`
     rank: int
     number: int
     size: int = field(compare=False)
     run: Callable[[], Any] = field(compare=False)
     done: "Future[Any]" = field(compare=False, default_factory=Future)
-    #: time.monotonic() at the begin of the work; None before it begins
+    #: time.monotonic() at the begin of the job; None before it begins
     began: float | None = field(compare=False, default=None)
-    #: whether a new thread has replaced the one that this work blocks
+    #: whether a new thread has replaced the one that this job blocks
     is_left: bool = field(compare=False, default=False)
 
     @property
@@ -47,16 +47,16 @@ class _Work:
 
 
 class ReadingThread:
-    """Runs one work at a time. A smaller work goes first, unless more bytes than the difference of both sizes were read
-    since the larger work was added.
+    """Runs one job at a time. A smaller job goes first, unless more bytes than the difference of both sizes were read
+    since the larger job was added.
 
-    Used on event loops. The thread starts with the first work.
+    Used on event loops. The thread starts with the first job.
     """
 
     def __init__(self) -> None:
         self._lock, self._numbers = Lock(), count()
-        self._waiting: list[_Work] = []
-        #: bytes of all works that were begun
+        self._waiting: list[_Job] = []
+        #: bytes of all jobs that were begun
         self._served = 0
         self._executor = _executor()
 
@@ -68,54 +68,54 @@ class ReadingThread:
         """
         run = partial(copy_context().run, partial(read, *given, **more))
         with self._lock:
-            work = _Work(rank=self._served + size, number=next(self._numbers), size=size, run=run)
-            heappush(self._waiting, work)
+            job = _Job(rank=self._served + size, number=next(self._numbers), size=size, run=run)
+            heappush(self._waiting, job)
             self._executor.submit(self._run_next)
         try:
-            await self._wait_for(work)
+            await self._wait_for(job)
         except asyncio.CancelledError:
-            while not (work.done.cancel() or work.done.done() or self._replace_if_stuck(work)):
+            while not (job.done.cancel() or job.done.done() or self._replace_if_stuck(job)):
                 with suppress(asyncio.CancelledError, ReadingStuck):
-                    await self._wait_for(work)
+                    await self._wait_for(job)
             raise
-        value: _Value = work.done.result()
+        value: _Value = job.done.result()
         return value
 
     def _run_next(self) -> None:
         with self._lock:
-            if not self._waiting:  # another thread has run the work
+            if not self._waiting:  # another thread has run the job
                 return
-            work = heappop(self._waiting)
-            self._served += work.size
-        work.began = time.monotonic()
-        if not work.done.set_running_or_notify_cancel():
+            job = heappop(self._waiting)
+            self._served += job.size
+        job.began = time.monotonic()
+        if not job.done.set_running_or_notify_cancel():
             return
         try:
-            work.done.set_result(work.run())
+            job.done.set_result(job.run())
         except BaseException as error:  # the caller gets the error
-            work.done.set_exception(error)
+            job.done.set_exception(error)
 
-    async def _wait_for(self, work: _Work) -> None:
-        """Wait for the end of a work. Raises ReadingStuck, after the other works got a new thread."""
-        waiting = asyncio.wrap_future(work.done)
+    async def _wait_for(self, job: _Job) -> None:
+        """Wait for the end of a job. Raises ReadingStuck, after the other jobs got a new thread."""
+        waiting = asyncio.wrap_future(job.done)
         while not waiting.done():
-            left_s = GUARD_S if work.began is None else work.began + GUARD_S - time.monotonic()
+            left_s = GUARD_S if job.began is None else job.began + GUARD_S - time.monotonic()
             await asyncio.wait([waiting], timeout=max(0.0, left_s))
-            if not work.done.done() and self._replace_if_stuck(work):
+            if not job.done.done() and self._replace_if_stuck(job):
                 raise ReadingStuck(f"it took longer than {GUARD_S:g} s to read")
         if not waiting.cancelled():
             waiting.exception()  # otherwise asyncio logs the error
 
-    def _replace_if_stuck(self, work: _Work) -> bool:
-        """Whether a work is stuck. If so, the works that wait for the thread go to a new one."""
+    def _replace_if_stuck(self, job: _Job) -> bool:
+        """Whether a job is stuck. If so, the jobs that wait for the thread go to a new one."""
         with self._lock:
-            if work.is_stuck and not work.is_left:
-                work.is_left = True
+            if job.is_stuck and not job.is_left:
+                job.is_left = True
                 self._executor.shutdown(wait=False, cancel_futures=True)
                 self._executor = _executor()
                 for _ in self._waiting:
                     self._executor.submit(self._run_next)
-            return work.is_left
+            return job.is_left
 
 
 def _executor() -> ThreadPoolExecutor:

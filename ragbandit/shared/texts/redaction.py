@@ -226,7 +226,7 @@ def without_keys(text: str, *, secrets: Iterable[str]) -> str:
 
 def _pieces(secret: str) -> set[str]:
     words = secret.split()
-    # A server may repeat a single part of "session=...; other=...".
+    # An error of a server may quote only one part of a header such as "session=...; other=...".
     parts = {part.strip("\"'") for part in re.split(r"[\s;=,]+", secret)}
     # The last word is the token in "Bearer ...", whatever its length.
     return {" ".join(words), *words[-1:], *(part for part in parts if len(part) >= _LONG_KEY)} - {""}

@@ -19,7 +19,7 @@ from ragbandit.router.api.openai.errors import ModelNotFound
 from ragbandit.router.api.openai.replies import ListedModel, ModelList
 from ragbandit.router.api.openai.tool_loops import hash_conversation
 from ragbandit.router.api.schemas.question_headers import header_value, headers_of
-from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_PRICE, Aim, EffortBound, Price, limits
+from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_PRICE, Aim, EffortBound, Price, schema_limits
 from ragbandit.router.api.security.ownership import may_force, permitted_arms, terms_of_caller, unit_of
 from ragbandit.router.config.context_schema import ContextSchema
 from ragbandit.router.config.server import ARM_PREFIXES
@@ -172,15 +172,15 @@ class OpenAIBody(BaseModel):
     metadata: dict[str, Any] | None = None
     """Keys declared in the setting `context` influence the choice. The others are passed on; the first 16 of them with
     texts (keys of up to 64 characters, values of up to 512) are stored."""
-    user: Annotated[str | None, limits(ANY_TEXT, maxLength=LONGEST_USER)] = None
+    user: Annotated[str | None, schema_limits(ANY_TEXT, maxLength=LONGEST_USER)] = None
     """Id of the user who asks; stored with the decision."""
-    safety_identifier: Annotated[str | None, limits(ANY_TEXT, maxLength=LONGEST_USER)] = None
+    safety_identifier: Annotated[str | None, schema_limits(ANY_TEXT, maxLength=LONGEST_USER)] = None
     """Newer name of `user`."""
     tools: list[dict[str, Any]] | None = None
     """Functions that the model may call, for arms that pass them on (docs/gateway.md)."""
     tool_choice: Choice = None
     """Which function the model calls. `none`: no function is called, and any arm may answer."""
-    top_logprobs: Annotated[WholeNumber, limits(minimum=0, maximum=20)] = None
+    top_logprobs: Annotated[WholeNumber, schema_limits(minimum=0, maximum=20)] = None
     """Number of tokens at each place that get log-probabilities."""
 
     @property
@@ -223,18 +223,18 @@ class ChatBody(OpenAIBody):
         return self._ignored
 
     # Not in the JSON Schema: of the messages by users and assistants, the last must be a user's.
-    messages: Annotated[list[Annotated[dict[str, Any], limits(MESSAGE)]], limits(minItems=1)]
+    messages: Annotated[list[Annotated[dict[str, Any], schema_limits(MESSAGE)]], schema_limits(minItems=1)]
     """The conversation: objects with `role` and `content`. `content` is text or a list of parts: `text`, `image_url`,
     `input_audio`, `file`. Arms of the class `model` get the messages unchanged, with parts of any type."""
     stream_options: dict[str, Any] | None = None
     """{"include_usage": true}: send the usage as the last chunk."""
-    n: Annotated[WholeNumber, limits(enum=[1, None])] = None
+    n: Annotated[WholeNumber, schema_limits(enum=[1, None])] = None
     """Number of answers: always 1."""
     functions: list[dict[str, Any]] | None = None
     """Older name of `tools`."""
     function_call: Choice = None
     """Older name of `tool_choice`."""
-    response_format: Annotated[dict[str, Any] | None, limits(required=["type"])] = None
+    response_format: Annotated[dict[str, Any] | None, schema_limits(required=["type"])] = None
     """The form of the answer: `text`, `json_object` or `json_schema`."""
     logprobs: bool | None = None
     """Log-probabilities of the answer's tokens."""
@@ -242,7 +242,7 @@ class ChatBody(OpenAIBody):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatQuestion:
-    """The question of a chat, made by its door."""
+    """What an interface has read of a chat: the query, and keys that find earlier turns."""
 
     query: Query
     #: keys of the tool calls that the chat may continue; () if it does not end with results

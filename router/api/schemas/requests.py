@@ -86,8 +86,8 @@ def _in_words(sent: object) -> str:
     return f"{json.dumps(sent, ensure_ascii=False):.80}"
 
 
-def limits(*schemas: dict[str, Any], **keywords: Any) -> FieldInfo:
-    """Limits of a field in JSON Schema; each keyword applies only to values of its own type."""
+def schema_limits(*schemas: dict[str, Any], **keywords: Any) -> FieldInfo:
+    """Limits in the JSON Schema of a field, which check nothing. Each keyword applies to values of its own type."""
     extra: dict[str, Any] = {name: value for schema in (*schemas, keywords) for name, value in schema.items()}
     return FieldInfo(json_schema_extra=extra)
 
@@ -113,43 +113,43 @@ OwnId = Annotated[
     str | None,
     accepts("text or null"),
     AfterValidator(lambda sent: sent and questions.plain_decision_id(sent)),
-    limits(ID),
+    schema_limits(ID),
 ]
 Count = Annotated[int | None, accepts("a whole number or null")]
 Amount = Annotated[int | float | None, accepts("a finite number or null")]
-CountCap = Annotated[Count, limits(minimum=1, maximum=int(MAX_AMOUNT))]
+CountCap = Annotated[Count, schema_limits(minimum=1, maximum=int(MAX_AMOUNT))]
 #: number above 0. OpenAPI 3.0 and 3.1 write "above 0" differently, so the schema has a tiny inclusive minimum
-AmountCap = Annotated[Amount, limits(minimum=1e-9, maximum=int(MAX_AMOUNT))]
+AmountCap = Annotated[Amount, schema_limits(minimum=1e-9, maximum=int(MAX_AMOUNT))]
 Rating = Annotated[
-    bool | int | float | None, accepts("true, false, a finite number or null"), limits(minimum=-1, maximum=100)
+    bool | int | float | None, accepts("true, false, a finite number or null"), schema_limits(minimum=-1, maximum=100)
 ]
-NotBlank = Annotated[str, limits(TEXT)]
+NotBlank = Annotated[str, schema_limits(TEXT)]
 Fact = Annotated[
-    Annotated[str, limits(STORABLE, maxLength=MAX_TEXT)]
+    Annotated[str, schema_limits(STORABLE, maxLength=MAX_TEXT)]
     | int
     | float
     | bool
-    | Annotated[list[NotBlank], limits(maxItems=questions.MAX_WORDS)]
+    | Annotated[list[NotBlank], schema_limits(maxItems=questions.MAX_WORDS)]
     | None,
     accepts("text, a finite number, true, false, a list of texts or null"),
 ]
 Price = Annotated[
     int | float | str | None,
     accepts("a finite number, the name of a price, or null"),
-    limits(minimum=0, maximum=int(MAX_WEIGHT)),
+    schema_limits(minimum=0, maximum=int(MAX_WEIGHT)),
 ]
 Aim = Annotated[
     Annotated[dict[str, Annotated[int | float, accepts("a finite number")]], Field(min_length=1, max_length=1)] | None,
     accepts("an object of one number (quality, steps or dollars), or null"),
-    limits(
+    schema_limits(
         properties={
             name: {"type": "number", "minimum": 1e-9, "maximum": int(most)} for name, most in questions.AIMS.items()
         },
         additionalProperties=False,
     ),
 ]
-EffortBound = Annotated[str | None, accepts("text or null"), limits(enum=[*EFFORTS, None])]
-Items = Annotated[list[dict[str, Any]], limits(minItems=1)]
+EffortBound = Annotated[str | None, accepts("text or null"), schema_limits(enum=[*EFFORTS, None])]
+Items = Annotated[list[dict[str, Any]], schema_limits(minItems=1)]
 _FROM_0: Final[dict[str, Any]] = {"minimum": 0, "maximum": int(MAX_AMOUNT)}
 _COSTS: Final[dict[str, Any]] = {
     name: {"type": "integer" if isinstance(getattr(Cost(), name), int) else "number", **_FROM_0}
@@ -209,7 +209,7 @@ class MessageBody(RequestBody):
 
     role: Literal["system", "user", "assistant"]
     """Who wrote the message."""
-    content: Annotated[str, limits(ANY_TEXT)]
+    content: Annotated[str, schema_limits(ANY_TEXT)]
     """Text of the message; blank messages are ignored."""
 
 
@@ -231,15 +231,17 @@ class RouteBody(RequestBody):
     """The question. Its text, and the context keys that the setting `context` declares, influence the choice."""
     decision_id: OwnId = None
     """Your own id; it makes the request idempotent."""
-    context: Annotated[dict[str, Fact], limits(propertyNames=TEXT)] = Field(default_factory=dict)
+    context: Annotated[dict[str, Fact], schema_limits(propertyNames=TEXT)] = Field(default_factory=dict)
     """Your own facts, stored with the decision."""
-    arms: Annotated[list[Annotated[str, limits(NAME)]] | None, limits(minItems=1, uniqueItems=True)] = None
+    arms: Annotated[list[Annotated[str, schema_limits(NAME)]] | None, schema_limits(minItems=1, uniqueItems=True)] = (
+        None
+    )
     """The arms that may be drawn; default: all. One arm is your choice: nothing is learned from its answer."""
     budget: BudgetBody = BudgetBody()
     """Caps on the answer, in addition to those of the service."""
-    tenant: Annotated[str, limits(ID)] = "default"
+    tenant: Annotated[str, schema_limits(ID)] = "default"
     """Tenant that asks; stored with the decision."""
-    session_id: Annotated[Text, limits(TEXT, maxLength=questions.MAX_SESSION)] = None
+    session_id: Annotated[Text, schema_limits(TEXT, maxLength=questions.MAX_SESSION)] = None
     """Your own id of the conversation."""
     messages: list[MessageBody] = Field(default_factory=list)
     """The conversation before the question, oldest message first. If the service has a model for it, the question is
@@ -286,30 +288,30 @@ class FeedbackBody(RequestBody):
         anyOf=_WITHIN_SCALE,
     )
 
-    decision_id: Annotated[DecisionIdText, limits(ID)]
+    decision_id: Annotated[DecisionIdText, schema_limits(ID)]
     """The decision that is judged, or its chat completion."""
-    feedback_id: Annotated[Text, limits(ID)] = None
+    feedback_id: Annotated[Text, schema_limits(ID)] = None
     """Your own id; it makes the feedback idempotent. Beginnings of the service's own ids, as label-, are refused."""
     label: Annotated[
         str | list[NotBlank] | None,
         accepts("text, a list of texts or null"),
-        limits(TEXT, minItems=1, maxItems=MAX_ANSWERS),
+        schema_limits(TEXT, minItems=1, maxItems=MAX_ANSWERS),
     ] = None
     """Gold answers; any of them is right."""
     rating: Rating = None
     """A user's judgement of the answer: true, false, or a number on `scale`."""
-    scale: Annotated[str, limits(enum=[*USUAL_SCALES])] = "0-1"
+    scale: Annotated[str, schema_limits(enum=[*USUAL_SCALES])] = "0-1"
     """Scale of a number in `rating`: WORST-BEST, the worst and the best number. Other numbers than these work too."""
     reward: Amount = None
     """The reward itself, cost included."""
-    event: Annotated[Text, limits(NAME)] = None
+    event: Annotated[Text, schema_limits(NAME)] = None
     """What the user did: a name in the setting `feedback_events`."""
-    source: Annotated[Text, limits(enum=["human", "label", "judge", "code", None])] = None
+    source: Annotated[Text, schema_limits(enum=["human", "label", "judge", "code", None])] = None
     """Who judged: human (default), label, judge or code; not allowed for an event."""
-    rater: Annotated[Text, limits(TEXT, maxLength=MAX_RATER)] = None
+    rater: Annotated[Text, schema_limits(TEXT, maxLength=MAX_RATER)] = None
     """Id of the person or model that judged, up to 64 characters. Until the decision is closed, a later judgement by
     the same rater replaces the earlier one."""
-    retract: Annotated[Text, limits(enum=["label", "rating", "reward", None])] = None
+    retract: Annotated[Text, schema_limits(enum=["label", "rating", "reward", None])] = None
     """Retract the earlier judgement of this kind (label, rating or reward) by the same source and rater."""
 
 
@@ -318,7 +320,7 @@ class SessionEndBody(RequestBody):
 
     model_config = example(feedback={"rating": True, "source": "code"})
 
-    tenant: Annotated[str, limits(ID)] = "default"
+    tenant: Annotated[str, schema_limits(ID)] = "default"
     """Tenant of the questions."""
     feedback: dict[str, Any] | None = None
     """The judgement: a body of /v1/feedback without decision_id. `{"rating": true, "source": "code"}`: the task is
@@ -351,22 +353,22 @@ class OutcomeBody(RequestBody):
         anyOf=[{"required": ["steps"]}, {"properties": {"cost": {"maxProperties": 0}}}],
     )
 
-    decision_id: Annotated[DecisionIdText, limits(ID)]
+    decision_id: Annotated[DecisionIdText, schema_limits(ID)]
     """The decision that /v1/route returned."""
     status: OutcomeStatus = "answered"
     """How the pipeline ended."""
-    answer: Annotated[Text, limits(STORABLE, maxLength=MAX_TEXT)] = None
+    answer: Annotated[Text, schema_limits(STORABLE, maxLength=MAX_TEXT)] = None
     """The answer, which labels are compared with. A blank answer is always wrong."""
-    steps: Annotated[int | float, accepts("a finite number"), limits(_FROM_0)] = 0.0
+    steps: Annotated[int | float, accepts("a finite number"), schema_limits(_FROM_0)] = 0.0
     """Rounds of search and generation. By default only `steps` are charged, and costs without `steps` are refused."""
     cost: Annotated[
         dict[str, Annotated[int | float, accepts("a finite number")]],
-        limits(properties=_COSTS, additionalProperties=False),
+        schema_limits(properties=_COSTS, additionalProperties=False),
     ] = Field(default_factory=dict)
     """Other costs, by the field names of Cost, for example dollars."""
-    stop_reason: Annotated[str, limits(STORABLE, maxLength=64)] = ""
+    stop_reason: Annotated[str, schema_limits(STORABLE, maxLength=64)] = ""
     """Why the pipeline stopped, in a word."""
-    error: Annotated[Text, limits(STORABLE)] = None
+    error: Annotated[Text, schema_limits(STORABLE)] = None
     """What failed; the first 20,000 characters are stored."""
 
 

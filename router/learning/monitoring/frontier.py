@@ -45,7 +45,7 @@ class Frontier:
     best: float
 
     def weight_of(self, *, quality: float | None = None, cost: float | None = None) -> float:
-        """The highest weight that reaches a quality (share of `best`) or mean cost; the nearest weight if none does."""
+        """The highest weight at which quality is still `quality` * `best`, or cost still `cost`; else the nearest."""
         values, aim = (self.cost, cost) if cost is not None else (self.quality, (quality or 0.0) * self.best)
         # If values are equal, `interp` takes the last. For an aim beyond all values, it takes the first or last weight.
         return float(np.interp(-aim, -np.minimum.accumulate(values), self.weights))

@@ -71,10 +71,10 @@ def checked_text(text: object, *, field: str, most: int = MAX_TEXT, advice: str 
 
 
 def checked_session(value: object, *, field: str) -> str:
-    """Check the id of a conversation. An id that a path cannot have is refused: a path with the id ends its task."""
+    """Check the id of a conversation. An id that a URL cannot have is refused: a URL with the id ends its task."""
     text = checked_text(value, field=field, most=MAX_SESSION)
     if text in (".", ".."):  # HTTP clients and proxies remove such a part from a path, even if it is encoded
-        raise InvalidInput(f'"{field}" is {text!r}, which a path cannot have', field=field, remedy="use another id")
+        raise InvalidInput(f'"{field}" is {text!r}, which a URL cannot have', field=field, remedy="use another id")
     return text
 
 

@@ -1,4 +1,4 @@
-"""Names of kinds of questions: short sentences about what its questions are, never about what they are not like."""
+"""Names of kinds of questions: short sentences about what their questions are, never about what they are not."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -31,8 +31,9 @@ SESSION, FIRST, LATER = "session", "first question", "later question"
 NO_QUESTION_WORD: Final = "no question word"
 #: most characters of a text that are searched, and most of its words that are compared with those of languages
 _LONGEST, _WORDS_OF_A_LANGUAGE = 1_000, 40
-#: least number of questions with a word, since a rare word may be a person's secret, and most words that are tried
+#: a word is a fact only if this many questions have it, because a rare word may be a person's secret
 FEWEST_WITH_A_WORD: Final = 20
+#: largest number of words that are tried
 _MOST_WORDS: Final = 300
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _CHINESE: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")

@@ -62,15 +62,16 @@ class RequestChanges:
             if piece.get("index") not in self._held:
                 pieces.append(self._client_call(piece))
         rest = {name: value for name, value in delta.items() if name != "tool_calls"}
-        return self._client_function(rest) | ({"tool_calls": pieces} if pieces else {})
+        return self._with_client_function(rest) | ({"tool_calls": pieces} if pieces else {})
 
     def message(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """The whole message of the answer for the client."""
         calls = message.get("tool_calls")
-        rest = self._client_function(message)
+        rest = self._with_client_function(message)
         return rest | {"tool_calls": list(map(self._client_call, calls))} if isinstance(calls, list) else rest
 
-    def _client_function(self, message: Mapping[str, Any]) -> dict[str, Any]:
+    def _with_client_function(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """A copy of the message whose old-style `function_call` names the client's function."""
         function = object_in(message, "function_call")
         own = self.names.get(_text_or_blank(function.get("name")))
         return {**message, "function_call": {**function, "name": own}} if own else dict(message)

@@ -70,15 +70,15 @@ class Question(Offer):
 
     def allow(self, arms: Sequence[ArmName], *, by: ArmBy) -> None:
         """Allow only these arms. by: what excludes the others"""
-        self._note_choice(arms, of=self.allowed, by=by)
+        self._note_single_arm(arms, of=self.allowed, by=by)
         self.allowed = tuple(arms)
 
     def offer(self, arms: Sequence[ArmName], *, by: ArmBy) -> None:
         """Offer only these arms to the policy. by: what excludes the others"""
-        self._note_choice(arms, of=self.arms, by=by)
+        self._note_single_arm(arms, of=self.arms, by=by)
         self.arms = tuple(arms)
 
-    def _note_choice(self, arms: Sequence[ArmName], *, of: Sequence[ArmName], by: ArmBy) -> None:
+    def _note_single_arm(self, arms: Sequence[ArmName], *, of: Sequence[ArmName], by: ArmBy) -> None:
         if len(arms) == 1 < len(of) and self.arm_by is None:
             self.arm_by = by
 

@@ -88,7 +88,7 @@ def test_an_id_that_no_path_can_have_is_refused(service, session):
         reply = service.http.post("/v1/messages", json=CHAT | {"max_tokens": 9, "metadata": metadata}, headers=headers)
         assert reply.status_code == 400, reply.text
         assert (SESSION if headers else "metadata.user_id") in reply.text
-    with pytest.raises(InvalidInput, match="path"):
+    with pytest.raises(InvalidInput, match="URL"):
         service.router.route(Query(text="q?", session=session))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
@@ -10,9 +11,9 @@ from ragbandit.router.config.context_schema import ContextSchema, is_number
 from ragbandit.router.serving.explanations.question_words import (
     AMOUNTS,
     BEGINNINGS,
-    EVERY_FUNCTION_WORD,
     FUNCTION_WORDS,
     HOW_MANY,
+    LANGUAGES_WITH,
     PREPOSITIONS,
 )
 from ragbandit.router.storage.sql.json_columns import object_at, object_or_empty
@@ -121,12 +122,9 @@ def language_of(text: str) -> str:
     for language, script in () if text.isascii() else _SCRIPTS.items():
         if script.search(text):
             return language
-    words = [match.group().casefold() for match in islice(_WORD.finditer(text), _WORDS_OF_A_LANGUAGE)]
-    counts = {
-        language: sum(word in known or word in BEGINNINGS.get(language, ()) for word in words)
-        for language, known in FUNCTION_WORDS.items()
-    }
-    best = max(counts, key=lambda language: counts[language])
+    words = (match.group().casefold() for match in islice(_WORD.finditer(text), _WORDS_OF_A_LANGUAGE))
+    counts = Counter(language for word in words for language in LANGUAGES_WITH.get(word, ()))
+    best = max(FUNCTION_WORDS, key=lambda language: counts[language])
     return best if counts[best] else ""
 
 
@@ -160,7 +158,7 @@ def _topic_words(text: str) -> Iterator[str]:
         if _CHINESE.search(word):
             yield from (word[at : at + 2] for at in range(len(word) - 1))
             before = ""
-        elif len(word) < 2 or word in EVERY_FUNCTION_WORD:
+        elif len(word) < 2 or word in LANGUAGES_WITH:
             before = ""
         else:
             yield word

@@ -54,4 +54,8 @@ PREPOSITIONS: Final = _words(
 )
 #: "how" or "wie" before one of these asks for an amount
 AMOUNTS: Final = _words("many much long old far often big large tall high viele viel lange alt weit oft groß hoch")
-EVERY_FUNCTION_WORD: Final = frozenset[str]().union(*FUNCTION_WORDS.values(), *BEGINNINGS.values())
+#: frequent word or first word of a question -> the languages that have it
+LANGUAGES_WITH: Final = {
+    word: [one for one, known in FUNCTION_WORDS.items() if word in known or word in BEGINNINGS.get(one, ())]
+    for word in frozenset[str]().union(*FUNCTION_WORDS.values(), *BEGINNINGS.values())
+}

@@ -15,7 +15,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from ragbandit.shared.texts.formats import rough_count
 from ragbandit.shared.types import ArmName
 
 Verdict = Literal["better", "worse", "as good", "not known yet"]
@@ -34,8 +33,8 @@ SAME_COST: Final = 0.02
 CONFIDENCE: Final = 0.95
 #: smallest gain in reward per question that justifies a router
 WORTH: Final = 0.01
-#: a forecast of more than this multiple of the rated questions so far is not printed
-FARTHEST: Final = 20.0
+#: a forecast of more than this multiple of the rated questions so far is not printed: half of them would be false
+FARTHEST: Final = 5.0
 #: a forecast is a range: its largest number of questions / its smallest number
 _RANGE: Final = 4.0
 #: largest share of the evidence for a verdict while there are too few rows for an interval
@@ -198,7 +197,7 @@ def compare(
         elif multiple <= FARTHEST:
             missing = _total(rated, multiple=multiple, seconds_each=seconds / rated if seconds else None)
         else:  # also for NaN
-            missing = "not known how long: the difference is close to a limit, or an arm is hardly drawn"
+            missing = "not known how long: few ratings, a difference close to a limit, or an arm that is hardly drawn"
     return Comparison(
         first=first,
         second=second,
@@ -236,19 +235,17 @@ def _evidence_share(reward: Difference, *, needed: float) -> float:
 
 def _total(rated: int, *, multiple: float, seconds_each: float | None) -> str:
     """The total of rated questions that a verdict takes, as a range: "about 420 to 1,700 rated questions in all"."""
-    least = max(float(f"{rated * multiple / math.sqrt(_RANGE):.2g}"), float(rated))
-    most = float(f"{_RANGE * least:.2g}")
+    least, most = forecast_ends(rated * multiple, least=rated)
     text = f"about {least:,.0f} to {most:,.0f} rated questions in all"
     return (
         text if seconds_each is None else f"{text}, within {about_time((most - rated) * seconds_each)} at today's rate"
     )
 
 
-def forecast(count: float, *, seconds_each: float | None = None, noun: str = "rated question") -> str:
-    """A forecast in words: "about 300 more rated questions, about 2 days at today's rate"."""
-    about = rough_count(count)
-    text = f"{about} more {noun}{'' if about == 'about 1' else 's'}"
-    return text if seconds_each is None else f"{text}, {about_time(count * seconds_each)} at today's rate"
+def forecast_ends(count: float, *, least: int = 1) -> tuple[float, float]:
+    """The ends of a forecast, with two digits. least: smallest number that is possible"""
+    low = max(float(f"{round(count / math.sqrt(_RANGE)):.2g}"), float(least))
+    return low, float(f"{_RANGE * low:.2g}")
 
 
 def about_time(seconds: float) -> str:

@@ -14,14 +14,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
-from sqlalchemy import ColumnElement, and_, select
+from sqlalchemy import ColumnElement, select
 
-from ragbandit.router.comparison import forecast
 from ragbandit.router.reporting.left_out import ASKER_COLUMNS, DECIDED_BY, asker_of, budget_of, decided_by
 from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.json_columns import object_or_empty
-from ragbandit.router.storage.sql.tables import decisions, updates
+from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.texts.formats import percent
 from ragbandit.shared.types import ColdStartFloors, HoldbackShare, Json, Rebuilding, SafeStart
 
@@ -37,17 +36,17 @@ _FOR_A_TIME: Final[Mapping[str, Kind]] = {
     DECIDED_BY["kill switch"]: "kill switch",
 }
 
-#: number of newest questions that are read: the newer half gives the state, both halves its change
+#: number of newest questions that are read: the newer half gives the state, all of them who pays a raised price
 NEWEST: Final = 200
 #: a budget decides a question if it raises the price by at least this factor
 _RAISED: Final = 2.0
 #: questions at a price that a budget raised are judged apart if other askers ask at least this share of the questions;
 #: the state of a safe start names what decides at least this share of the questions without a draw
 _OTHERS: Final = 0.1
-#: a forecast needs at least this fall of the share from the older to the newer half of the newest questions
-_CLEAR: Final = 0.05
 #: why a report with a state does not forecast its verdict
 UNSTEADY: Final = "something else than the policy decides most questions"
+#: end of the sentence of a state that ends as the policy learns. When it ends is not foreseen: its share jumps
+_JUDGED: Final = "; routing is judged when it decides most of them"
 #: if the policy had a smaller share in the draw, its own probabilities are not computed back from the draw's
 _KNOWN_FROM: Final = 0.05
 
@@ -58,7 +57,6 @@ class Decider(NamedTuple):
     arm: str = ""  #: the incumbent of a safe start
     #: probability that the policy without the safe start gave to other arms than the incumbent; 1 without an incumbent
     others: float = 1.0
-    is_rated: bool = False
     asker: str = ""  #: the API key that asked, or else the tenant, in words
     by: str = ""  #: what decided a question without a draw, in words
     served: str = ""  #: the arm that the question got
@@ -72,14 +70,12 @@ def without_draw(by: str) -> Decider:
     return Decider(_FOR_A_TIME.get(by, "no draw"), 1.0, by=by)
 
 
-def newest_deciders(connection: Connection, condition: ColumnElement[bool], *, label: str) -> list[Decider]:
+def newest_deciders(connection: Connection, condition: ColumnElement[bool]) -> list[Decider]:
     """What decided the newest NEWEST questions, the newest first.
 
-    condition: on `decisions`. label: label of the ledger whose ratings are read
+    condition: on `decisions`
     """
-    in_ledger = and_(updates.c.policy == label, updates.c.decision_id == decisions.c.id)
-    columns = *decisions.c["arm", "arms", "pmf", "facts"], *ASKER_COLUMNS, *FACT_COLUMNS, updates.c.source
-    query = select(*columns).select_from(decisions.outerjoin(updates, in_ledger)).where(condition)
+    query = select(*decisions.c["arm", "arms", "pmf", "facts"], *ASKER_COLUMNS, *FACT_COLUMNS).where(condition)
     query = query.order_by(decisions.c.made_at.desc(), decisions.c.id.desc()).limit(2 * NEWEST)
     deciders = list[Decider]()
     for row in connection.execute(query).mappings():
@@ -92,8 +88,7 @@ def newest_deciders(connection: Connection, condition: ColumnElement[bool], *, l
             decider = decider_of(object_or_empty(row["facts"]), budget_factor=facts.budget_factor, pmf=pmf)
         else:
             decider = without_draw(by)
-        is_rated = row["source"] == "explicit"
-        deciders.append(decider._replace(is_rated=is_rated, asker=asker_of(row), served=row["arm"]))
+        deciders.append(decider._replace(asker=asker_of(row), served=row["arm"]))
     return deciders[:NEWEST]
 
 
@@ -154,7 +149,7 @@ def state_of(deciders: Sequence[Decider]) -> str | None:
         else one._replace(kind="no draw", by=budget_of([one.asker]))
         for one in deciders
     ]
-    recent, drawn = deciders[: NEWEST // 2], [one for one in deciders if not one.by]
+    recent = deciders[: NEWEST // 2]
     ours = [decider for decider in recent if decider.kind in ("policy", "safe start")]
     shares: dict[Kind, float] = {"safe start": _held(ours) * len(ours) / max(len(recent), 1)}
     for decider in recent:
@@ -169,13 +164,13 @@ def state_of(deciders: Sequence[Decider]) -> str | None:
     if kind == "budget":
         return f"budget: {size} of the questions are decided at a price that spending has raised"
     if kind == "warm-up":
-        return f"warm-up: {size} of the draws still try arms that the policy hardly knows{_ends(drawn)}"
+        return f"warm-up: {size} of the draws still try arms that the policy hardly knows{_JUDGED}"
     if kind != "safe start":
         names = Counter(decider.by for decider in recent if decider.kind == kind)
         return f"{kind}: {size} of the questions are decided by {', or '.join(by for by, _ in names.most_common())}"
     arm = next(decider.arm for decider in deciders if decider.kind == kind)
     share = percent(round(sum(one.served == arm for one in recent) / len(recent), 2))
-    return f"safe start: {share} of the questions still go to {arm}{_decided_without(recent)}{_ends(drawn)}"
+    return f"safe start: {share} of the questions still go to {arm}{_decided_without(recent)}{_JUDGED}"
 
 
 def _decided_without(recent: Sequence[Decider]) -> str:
@@ -189,13 +184,3 @@ def _decided_without(recent: Sequence[Decider]) -> str:
 def _held(deciders: Sequence[Decider]) -> float:
     """Share that something else decides of the draws in which the policy prefers other arms than the incumbent."""
     return math.fsum(one.others * one.share for one in deciders) / max(math.fsum(one.others for one in deciders), 1e-9)
-
-
-def _ends(deciders: Sequence[Decider]) -> str:
-    """When routing can be judged: when the line through the shares of the older and the newer half falls to a half."""
-    half, rated = len(deciders) // 2, sum(decider.is_rated for decider in deciders) / max(len(deciders), 1)
-    newer, older = map(_held, (deciders[:half], deciders[len(deciders) - half :]))
-    if half < NEWEST // 4 or rated <= 0.0 or older - newer < _CLEAR:
-        return "; routing is judged when it decides most of them"
-    questions = (newer - 0.5) * half / (older - newer)
-    return f"; routing is judged after {forecast(max(questions * rated, 1.0), noun='rating')}"

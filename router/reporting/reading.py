@@ -423,7 +423,7 @@ def read_log(database: Database, scope: ReportScope) -> ReportRows:
             rows = _read_rows(connection, scope, questions=questions)
         # Without a tenant, the newest questions may precede the period, so that all reports show the same present.
         newest = scope.condition if scope.tenant is not None else replace(scope, since=0.0).condition
-        deciders = newest_deciders(connection, newest, label=scope.label)
+        deciders = newest_deciders(connection, newest)
     return rows.log(scope, whole=questions if questions > scope.most else None, deciders=deciders)
 
 

@@ -45,6 +45,9 @@ FEWEST_TO_AGREE: Final = 30
 MOST_GROUPS: Final = 20
 #: if this share of questions goes to the compared arm, a report says that little can differ
 _MOSTLY: Final = 0.9
+#: an arm that was offered on fewer questions than this, after this number without it, is new: the policy still learns
+#: it, so its share of the questions says nothing about how long a verdict takes
+_NEW: Final = 250
 _WEEK_S: Final = 7 * 86_400.0
 #: a Monday, 1970-01-05 00:00 UTC, in seconds since 1970
 _MONDAY_S: Final = 4 * 86_400.0
@@ -113,10 +116,9 @@ def report_of(
     """
     log = log.without_paced()
     unit = traffic_cost_unit(log)
-    seconds = scope.until - log.made_at.min(initial=scope.until)
     state = state_of(log.deciders) if len(log.arm) else None
     unsteady = None if state is None else UNSTEADY
-    groups = _Groups(log, unit=unit, seconds=seconds, alarm=alarm, unsteady=unsteady)
+    groups = _Groups(log, unit=unit, until=scope.until, alarm=alarm, unsteady=unsteady)
     everything = np.ones(len(log.arm), dtype=np.bool_)
     pairs = [groups.comparison(ROUTING, everything, against=place) for place in range(len(log.arms))]
     arms = [pair.comparison for pair in pairs]
@@ -244,7 +246,7 @@ class ComparedWays(NamedTuple):
 class _Groups:
     log: ReportRows
     unit: Unit
-    seconds: float  #: seconds since the oldest question
+    until: float  #: end of the period, seconds since 1970
     alarm: str | None
     unsteady: str | None  #: why it is not known how long a verdict takes
 
@@ -268,15 +270,21 @@ class _Groups:
             second=arm,
             second_arm=ArmName(log.arms[against]),
             unit=self.unit,
-            seconds=self.seconds,
+            seconds=self.until - log.made_at.min(initial=self.until),
             blocked=self.alarm,
             unsteady=self.unsteady,
         )
         comparison = compared.comparison
-        if self.log.whole is not None and comparison.verdict == NOT_KNOWN and self.alarm is None:
+        if comparison.verdict != NOT_KNOWN or self.alarm is not None:
+            return compared
+        if self.log.whole is not None:
             missing = "more than this sample; `ragbandit replay` reads every question"
-            comparison = replace(comparison, missing=missing)
-        return compared._replace(comparison=comparison)
+            return compared._replace(comparison=replace(comparison, missing=missing))
+        offered, is_foreseen = self.log.is_offered(against), self.unsteady is None and compared.outlook is not None
+        if is_foreseen and offered.sum() < _NEW <= offered[::-1].argmax():
+            missing = f"not known how long: {log.arms[against]} is new"
+            return compared._replace(comparison=replace(comparison, missing=missing), outlook=None)
+        return compared
 
 
 def _to_rate(log: ReportRows, compared: ComparedWays, *, arm: int) -> int | None:

@@ -37,5 +37,5 @@ def _with_decider(learning: Diagnosis | None, *, ledger: Ledger) -> Diagnosis | 
         drifts = drifts_of(connection, learning, label=ledger.label)
         changes = "; ".join(one.what for one in drifts) or None
         own = and_(decisions.c.made_at < time.time(), decisions.c.turn_of.is_(None), decisions.c.policy == ledger.label)
-        decider = state_of(newest_deciders(connection, own, label=ledger.label))
+        decider = state_of(newest_deciders(connection, own))
         return replace(learning, changes=changes).with_decider(decider)

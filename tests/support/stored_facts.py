@@ -66,7 +66,7 @@ def readings(router: Router, *, until: float) -> dict[str, Any]:
             "followers": [followers(connection, selected, chains=chains) for chains in (False, True)],
             "newest": newest_decision(connection, session="s", tenant="default"),
             "imported": count_imported(connection, scope.condition),
-            "deciders": Counter(newest_deciders(connection, scope.condition, label=scope.label)),
+            "deciders": Counter(newest_deciders(connection, scope.condition)),
             "unrated": {arm: sorted(unrated_answers(connection, scope, arm=arm)) for arm in settings.arms},
         }
     log = read_log(database, scope)

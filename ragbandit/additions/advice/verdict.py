@@ -24,7 +24,7 @@ from ragbandit.additions.advice.gains import (
     paired_outcomes,
 )
 from ragbandit.additions.evaluation.warm import question_numbers
-from ragbandit.router.comparison import CONFIDENCE, NOT_KNOWN, WORTH, forecast, words
+from ragbandit.router.comparison import CONFIDENCE, NOT_KNOWN, WORTH, forecast_ends, words
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.estimation.bandit_log import folds_of
@@ -211,4 +211,6 @@ def _missing_evidence(advice: Advice) -> tuple[str, float]:
         return _TOO_CLOSE, 0.0
     # A rounded number must not be below the `lacking` questions.
     text = f"at least {lacking:,} more labelled questions" if further < 1.5 * lacking else None
-    return text or forecast(further, noun="labelled question"), questions / (questions + further)
+    least, most = forecast_ends(further)
+    text = text or f"about {least:,.0f} to {most:,.0f} more labelled questions"
+    return text, questions / (questions + further)

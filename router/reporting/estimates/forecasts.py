@@ -10,7 +10,7 @@ from ragbandit.router.reporting.estimates.mean_intervals import Interval, MeanIn
 from ragbandit.shared.types import Vector
 
 #: multiples of the questions so far at which the verdict is computed
-MULTIPLES: Final = tuple(np.geomspace(1.02, FARTHEST, 60).tolist())
+MULTIPLES: Final = tuple(np.geomspace(1.02, FARTHEST, 32).tolist())
 #: the rows of a forecast narrow the interval at most this number of times as fast as the rows so far
 FASTEST: Final = 4.0
 

@@ -188,8 +188,8 @@ def verdict(low, estimate, high, *, questions=400, **changes):
         (verdict(-0.03, -0.01, 0.009), "fix", None),
         (verdict(-0.03, -0.01, 0.009, questions=120), "not enough", "at least 180 more labelled questions"),
         (verdict(-0.03, -0.01, 0.009, untried={"fast": "was seldom drawn"}), "not enough", "fast was seldom drawn"),
-        (verdict(-0.05, 0.05, 0.15), "not enough", "about 1,000 more labelled questions"),  # route: 3 times 400
-        (verdict(-0.03, 0.0, 0.03), "not enough", "about 3,000 more labelled questions"),  # fix: 8 times 400
+        (verdict(-0.05, 0.05, 0.15), "not enough", "about 600 to 2,400 more labelled questions"),  # 3 times 400: route
+        (verdict(-0.03, 0.0, 0.03), "not enough", "about 1,600 to 6,400 more labelled questions"),  # 8 times 400: fix
         (verdict(-0.1, 0.0, 0.1, worth=0.0), "not enough", "more labelled questions than anybody has"),
         (verdict(None, 0.1, None, questions=5), "not enough", "not known how long: 5 of 10 effective rated questions"),
     ],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbandit.router.comparison import Comparison, Difference, about_time, compare, forecast
+from ragbandit.router.comparison import Comparison, Difference, about_time, compare, forecast_ends
 from ragbandit.router.comparison.words import sentence
 
 DAY_S = 86_400.0
@@ -71,14 +71,15 @@ def test_what_is_missing_is_a_range_and_a_time():
     """The largest end of a forecast is four times the smallest; what is too far away is not known."""
     comparison = compared(-0.1, 0.05, 0.2)  # half of .15 has to become .1: 2.25 times the ratings
     assert comparison.missing == "about 110 to 440 rated questions in all, within about a week at today's rate"
-    assert compared(-0.1, 0.05, 0.2, seconds=None, outlook=8.0).missing == "about 400 to 1,600 rated questions in all"
+    assert compared(-0.1, 0.05, 0.2, seconds=None, outlook=4.0).missing == "about 200 to 800 rated questions in all"
     assert compared(-0.1, 0.05, 0.2, unsteady="a safe start").missing == "not known how long: a safe start"
     for high in (900.0, float("inf"), float("nan")):
-        assert "not known how long: the difference is close" in str(compared(-0.9, 0.0, high).missing)
+        assert "not known how long: few ratings" in str(compared(-0.9, 0.0, high).missing)
+    assert "not known how long: few ratings" in str(compared(-0.1, 0.05, 0.2, outlook=5.1).missing)
     assert compared(None, 0.0, None, needed=200).missing == "not known how long: 100 of 200 effective rated questions"
     near_worse = compared(-0.04, -0.02, 0.001)  # half of .0205 has to become .02
     assert near_worse.missing == "about 100 to 400 rated questions in all, within about a week at today's rate"
-    assert forecast(0.2) == "about 1 more rated question"
+    assert (forecast_ends(0.2), forecast_ends(5.0), forecast_ends(1_234.0)) == ((1, 4), (2, 8), (620, 2_500))
 
 
 def test_the_bar_of_progress_has_one_scale():

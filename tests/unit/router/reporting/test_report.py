@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.coverage import forecasts
 from benchmarks.report import WORLDS, made
-from ragbandit.router.comparison import Difference
+from ragbandit.router.comparison import Difference, about_time
 from ragbandit.router.comparison.page import assessment_page, template_values
 from ragbandit.router.config.settings import HoldbackSettings, PolicySettings, RewardSettings
 from ragbandit.router.learning.monitoring.price import dollars_of_reward
@@ -321,20 +322,34 @@ def test_what_the_policy_wanted_of_other_arms(share, holdback, pmf, others):
 
 
 def test_the_state_is_what_decides_most_draws():
-    """Half of the draws or less is no state; the forecast is the line through the older and the newer half."""
+    """Half of the draws or less is no state; no state says when it ends."""
     assert state_of([]) is None
     assert state_of([Decider("policy", 0.0), Decider("budget", 1.0)]) is None
     falling = [
-        Decider("safe start", 0.6 if row < 100 else 0.8, "deep", is_rated=row % 5 in (0, 1), served=served)
+        Decider("safe start", 0.6 if row < 100 else 0.8, "deep", served=served)
         for row, served in enumerate(["deep", "fast", "deep", "fast", "deep"] * 40)
     ]
     assert state_of(falling) == (
-        "safe start: 60 % of the questions still go to deep; routing is judged after about 20 more ratings"
+        "safe start: 60 % of the questions still go to deep; routing is judged when it decides most of them"
     )
-    flat = [Decider("safe start", 0.9, "deep")] * 100
-    assert "routing is judged when it decides most of them" in state_of(flat)
     for kind in ("rebuilt ledger", "budget", "warm-up"):
         assert state_of([Decider(kind, 0.8)] * 100).startswith(f"{kind}: ")
+
+
+def test_a_verdict_on_a_new_arm_is_not_foreseen():
+    """On its first 249 questions nobody knows how long a verdict on a new arm takes; then at the rate since it came."""
+    made_world = forecasts.made(23, family="against the new arm")
+    log = forecasts.log_of(made_world, seed=23).rows
+
+    def total(questions):
+        rows = log.part(slice(-(made_world.at + questions), None))
+        scope = replace(SCOPE, since=-1.0, until=float(len(rows.arm)))
+        return reported(rows, scope=scope, against="third").total
+
+    assert total(249).missing == "not known how long: third is new"
+    later = total(250)
+    time = about_time((520 - later.rated) * 250.0 / later.rated)
+    assert later.missing == f"about 130 to 520 rated questions in all, within {time} at today's rate"
 
 
 def test_shares_are_of_all_questions():

@@ -53,7 +53,7 @@ def mapped(one: Pass) -> tuple[PolicyMap, bool]:
     ]
     rewards = KindRewards.of_draws(rated, drawn=played.drawn[::-1], pmfs=pmfs, most=MOST_QUESTIONS)
     questions, pmfs = [one.questions[place] for place in order[::-1][:MOST_QUESTIONS]], pmfs[:MOST_QUESTIONS]
-    follows = is_followed(one.world, questions=questions, dear=pmfs[:, -1])
+    follows = is_followed(one.world, questions=questions, expensive=pmfs[:, -1])
     newest = Asked.of(asked, schema=settings.context)
     return map_of_newest(newest, pmfs=pmfs, arms=table.arms, earned=rewards), follows
 

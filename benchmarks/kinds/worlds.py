@@ -147,14 +147,14 @@ def table_of(world: World, *, questions: Sequence[Question], seed: int) -> Label
     return LabelledTable(rows=tuple(rows), arms=tuple(STEPS))
 
 
-def is_followed(world: World, *, questions: Sequence[Question], dear: Vector) -> bool:
+def is_followed(world: World, *, questions: Sequence[Question], expensive: Vector) -> bool:
     """Whether each fact of the rule raises the probability of the expensive arm by LEAST_EFFECT or more, among the
-    questions that have the other facts. dear: the arm's probability on each question
+    questions that have the other facts. expensive: the arm's probability on each question
     """
     facts = np.array([world.facts(question) for question in questions]).reshape(len(questions), len(world.rule))
     for fact in range(len(world.rule)):
         others = np.delete(facts, fact, axis=1).all(axis=1)
-        if dear[others & facts[:, fact]].mean() - dear[others & ~facts[:, fact]].mean() < LEAST_EFFECT:
+        if expensive[others & facts[:, fact]].mean() - expensive[others & ~facts[:, fact]].mean() < LEAST_EFFECT:
             return False
     return bool(world.rule)
 

@@ -234,9 +234,9 @@ def _evidence_share(reward: Difference, *, needed: float) -> float:
 
 
 def _total(rated: int, *, multiple: float, seconds_each: float | None) -> str:
-    """The total of rated questions that a verdict takes, as a range: "about 420 to 1,700 rated questions in all"."""
+    """Rated questions that a verdict takes, as a range: "about 420 to 1,700 rated questions in all (210 so far)"."""
     least, most = forecast_ends(rated * multiple, least=rated)
-    text = f"about {least:,.0f} to {most:,.0f} rated questions in all"
+    text = f"about {least:,.0f} to {most:,.0f} rated questions in all ({rated:,} so far)"
     return (
         text if seconds_each is None else f"{text}, within {about_time((most - rated) * seconds_each)} at today's rate"
     )

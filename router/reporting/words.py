@@ -15,6 +15,7 @@ from ragbandit.shared.texts.formats import counted, duration, iso_time, moment, 
 
 #: largest number of changes that a report names
 _CHANGES: Final = 2
+_PER_1000: Final = " per 1,000 questions"
 
 
 def report_sentence(report: Report, *, now: float) -> str:
@@ -145,27 +146,24 @@ def report_assessment(
         *((f"by {name}", rows, False) for name, rows in groups),
     ]
     verdict = report.sentence if total is None else f"{'; '.join([*undrawn_words(report), _verdict(total, report)])}."
-    about = "" if total is None else f"reward per question, routing minus {total.second}"
     lead, shown, asked = total, served, report.asked
     if asked is not None:
         again = replace(asked.comparison, second=f"{asked.comparison.second}, asked again")
         shown = (again, *served) if asked.asked else served
         if total is not None and _tells_more(again, total):
-            lead, about = again, f"{about}, both asked again"
+            lead = again
             verdict = f"{asked.sentence} By live traffic, {verdict}"
         else:
             verdict = f"{verdict} {asked.sentence}"
     verdict = " ".join(filter(None, (verdict, report.before, report.withdrawn)))
-    first = NOT_KNOWN if report.state and lead is total else comparison_words.lead_words(lead)
-    if lead is not None and lead.verdict not in comparison_words.CLEAR and first != NOT_KNOWN:
-        about = f"interval of the {about}"
+    first, about = _first_number(lead, report)
     return Assessment(
         title=f"RagBandit: {period_of(report, now=now)}",
         sentence=f"{report.state}. {verdict}" if report.state and total is not None else verdict,
         number=first,
         about=about,
         headline=report_headline(report, lead),
-        interval="" if lead is None else _interval(lead, report),
+        interval="" if lead is None else _interval(lead),
         verdict=None if lead is None else lead.verdict,
         state=report.state,
         comparisons=shown,
@@ -228,22 +226,37 @@ def worth_words(comparison: Comparison, report: Report) -> str | None:
         return None
     if comparison_words.lead_words(comparison) == NOT_KNOWN:
         return None
-    ends = (1_000.0 * dollars * end for end in (reward.low, reward.high))
-    return f"{' to '.join(('+' if end > 0.0 else '') + money(end, 'dollars') for end in ends)} per 1,000 questions"
+    return f"{' to '.join(_in_dollars(end, dollars) for end in (reward.low, reward.high))}{_PER_1000}"
+
+
+def _in_dollars(reward: float | None, dollars: float) -> str:
+    """A reward per question, signed, in dollars per 1,000 questions. dollars: of a reward of 1"""
+    amount = 1_000.0 * dollars * (reward or 0.0)
+    return ("+" if amount > 0.0 else "") + money(amount, "dollars")
 
 
 def _right_answer(report: Report) -> str:
     return f"a right answer at {worth(report.dollars_per_reward or 0.0, 'dollars')}"
 
 
-def _interval(lead: Comparison, report: Report) -> str:
-    if comparison_words.lead_words(lead) == NOT_KNOWN:
-        return ""
-    reward = f"reward {comparison_words.interval_words(lead.reward)} a question"
-    in_dollars = worth_words(lead, report)
-    if in_dollars is None:
-        return reward
-    return f"worth {in_dollars}, compared with {lead.second}, {_right_answer(report)} ({reward})"
+def _interval(lead: Comparison) -> str:
+    is_known = comparison_words.lead_words(lead) != NOT_KNOWN
+    return f"{comparison_words.interval_words(lead.reward)} a question" if is_known else ""
+
+
+def _first_number(lead: Comparison | None, report: Report) -> tuple[str, str]:
+    """Returns (the main number of a page, what the number is of): in dollars if rewards have a price in dollars."""
+    if lead is None or report.total is None:
+        return NOT_KNOWN, ""
+    first = NOT_KNOWN if report.state and lead is report.total else comparison_words.lead_words(lead)
+    in_dollars, is_clear = worth_words(lead, report), lead.verdict in comparison_words.CLEAR
+    what = f"routing minus {report.total.second}{'' if lead is report.total else ', both asked again'}"
+    if first == NOT_KNOWN or in_dollars is None or report.dollars_per_reward is None:
+        return first, f"{'' if first == NOT_KNOWN or is_clear else 'interval of the '}reward per question, {what}"
+    if is_clear:
+        in_dollars = _in_dollars(lead.reward.estimate, report.dollars_per_reward)
+    of = f"worth of 1,000 questions, costs subtracted: {what}, {_right_answer(report)}"
+    return in_dollars.removesuffix(_PER_1000), of if is_clear else f"interval of the {of}"
 
 
 def _tells_more(first: Comparison, second: Comparison) -> bool:

@@ -405,8 +405,12 @@ def _answers(store: Counted, found: re.Match[str]) -> Groups:
 
 def _worth(store: Counted, found: re.Match[str]) -> Groups:
     dollars, reward = store.report["dollars_per_reward"], store.difference("reward")
-    ends = (1_000.0 * dollars * end for end in (reward.low, reward.high))
-    return {"worth": " to ".join(("+" if end > 0.0 else "") + money(end, "dollars") for end in ends)}
+    shown = {"worth": (reward.low, reward.high), "estimate": (reward.estimate,)}
+    amounts = {name: [1_000.0 * dollars * value for value in shown[name]] for name in found.groupdict()}
+    return {
+        name: " to ".join(("+" if one > 0.0 else "") + money(one, "dollars") for one in values)
+        for name, values in amounts.items()
+    }
 
 
 def _judged_share(store: Counted, found: re.Match[str]) -> Groups:
@@ -552,7 +556,7 @@ SENTENCES: Final = (
     ),
     Sentence(r"(?P<n>N) explored; also", lambda store, _: {"n": _n(store.questions("d.explored"))}),
     Sentence(
-        r"Reward per question (?P<n>-?D) quality \S price of cost \S cost; of (?P<all>N) judged",
+        r"Reward per question (?P<n>-?D) quality \S weight \S cost; of (?P<all>N) judged",
         lambda store, _: {
             "n": number(store.one(_MEAN.format("value"))),
             "all": _n(store.one("SELECT count(*) FROM updates")),
@@ -700,12 +704,16 @@ OF_DECISION: Final = (
 )
 #: numbers of an estimator: every screen has those of the report
 AGREED: Final = (
-    Sentence(r"(?<!live so far: )reward (?P<interval>S to S) a question", _interval),
+    Sentence(
+        r"(?<!live so far: )reward (?:better |worse |as good |not known yet )?(?P<interval>S to S) a question",
+        _interval,
+    ),
     Sentence(r"(?P<estimate>S \(S to S\)) reward a question", _estimate),
     Sentence(r"quality (?:better|worse|as good) \((?P<first>S) against (?P<second>S)\)", _quality),
     Sentence(r"(?:(?P<share>P) (?:less|more) cost|(?P<times>N) times the cost)", _cost_change),
     Sentence(r"(?:Saved|Spent) (?P<saved>M) (?:of|more than) (?P<instead>M) \((?P<share>P)\)", _saved),
-    Sentence(r"(?P<worth>M to M) per 1,000 questions", _worth),
+    Sentence(r"(?P<worth>M to M) (?:per|interval of the worth of) 1,000 questions", _worth),
+    Sentence(r"(?P<estimate>M) worth of 1,000 questions", _worth),
     Sentence(r"(?P<share>P) of the evidence", _progress),
     Sentence(r"against always (?P<arm>\w+) (?:[├╌│━●┤ ]+ )?(?P<interval>S \(S to S\)|S to S)", _forest),
     Sentence(r"; (?P<cost>M) \((?P<low>M) to (?P<high>M)\) against", _line_costs),
@@ -717,8 +725,9 @@ FREE: Final = (
     r"`[^`]*`|ragbandit report [^;]*? (?=reads|says)",  # commands, which the tests of printed commands run
     r"a right answer (?:is worth|at) D cents|gives \w+ a share of every draw, D",  # settings
     r"Last D (?:days|hours)|last \d+ (?:hours|days|months)|Charts appear D h|\bThe latest D h\b",
-    r"95 % (?:intervals|confidence)|95th percentile|0\.5 or more|per 1,000 questions|\b0 is no difference|\(403\)",
-    r"[Mm]issing(?: for a verdict)?: [^;.]*(?:\.\d[^;.]*)*",  # a forecast, scored by benchmarks.coverage.forecasts
+    r"95 % (?:intervals|confidence)|95th percentile|0\.5 or more|\b0 is no difference|\(403\)",
+    r"(?:per|worth of) 1,000 questions",
+    r"(?:missing|Needed for a verdict): [^;.]*(?:\.\d[^;.]*)*",  # a forecast, scored by benchmarks.coverage.forecasts
     r"needs (?:about )?N more|needs tens of thousands more|judged after about N more|about N(?: to N)? rated questions",
     r"within about [\w ]+ at today's rate",
     r"reward a question -?D -?D ",  # the ends of an axis

@@ -25,7 +25,7 @@ from ragbandit.router.storage.decisions.turns import own_events
 from ragbandit.router.storage.label_queue import LabelCounts, count_items
 from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.texts.formats import seconds_of
+from ragbandit.shared.texts.formats import seconds_of, worth
 from ragbandit.shared.types import DecisionState, request_json
 
 PAGE: Final = 50
@@ -205,6 +205,7 @@ def _facts(explained: Explanation) -> dict[str, Any]:
         "rows": sorted(explained.arms, key=lambda arm: (-arm.probability, arm.arm)),
         "has": {name: any(getattr(arm, name) is not None for arm in explained.arms) for name in columns},
         "cost": {} if outcome is None else amounts_in_words(asdict(outcome.cost)),
+        "right_answer": "" if reward is None or not reward.weight else worth(1.0 / reward.weight, "dollars"),
         "quality_words": "" if reward is None else _quality_words(explained),
         "terms": amounts_in_words(reward.terms) if reward is not None and reward.terms else {},
         "steps": steps[:MOST_STEPS],

@@ -64,7 +64,7 @@ def state_sign(state: str | None) -> Markup:
 
 
 _KINDS: Final = (
-    dict.fromkeys(("learned", "answered", "ok", "champion", "healthy", "idle", "steady"), "good")
+    dict.fromkeys(("answered", "ok", "champion", "healthy", "idle", "steady"), "good")
     | dict.fromkeys(("exhausted", "shadow"), "busy")
     | dict.fromkeys(("half_open", "busy", "learning", "held back", "drifting"), "busy")
     | dict.fromkeys(("quarantined", "failed", "open", "killed", "down"), "bad")

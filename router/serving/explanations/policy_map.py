@@ -96,7 +96,7 @@ class PolicyMap:
         if not self.differs:
             return f"no kind of question gets other arms than the rest, in {newest}{texts}"
         if not self.confirmed:
-            return f"which questions need which arm is not known yet: the rewards do not show it, in {newest}{texts}"
+            return f"different questions get different arms; no rewards confirm yet that this pays, in {newest}{texts}"
         part = f"kinds of questions explain {share} of how the probabilities differ between {newest}"
         which = ": these are the questions that differ most" if self.kinds else ""
         return f"{part}, too little to name them{which}"
@@ -172,7 +172,7 @@ def map_of_newest(asked: Asked, *, pmfs: Matrix, arms: Sequence[ArmName], earned
     if not whole.differs or whole.is_named or count < 2 * FEWEST:
         return whole
     if not whole.confirmed:
-        one = _all_of(earned, name=f"the newest {count:,}", pmfs=pmfs[:count], arms=arms, whole=len(pmfs))
+        one = _all_of(earned, name=f"of these, the newest {count:,}", pmfs=pmfs[:count], arms=arms, whole=len(pmfs))
         return replace(whole, kinds=(*whole.kinds, one))
     newest = map_of(asked.newest(count), pmfs=pmfs[:count], arms=arms, earned=earned.newest(count))
     return newest if newest.is_named else whole
@@ -207,7 +207,9 @@ def map_of(asked: Asked, *, pmfs: Matrix, arms: Sequence[ArmName], earned: KindR
     explained = _explained(pmfs, leaves, made=asked.made)
     common |= {"differs": True, "explained": explained, "confirmed": earned.confirmed}
     if not earned.confirmed:
-        return PolicyMap(kinds=(_all_of(earned, name="all of them", pmfs=pmfs, arms=arms, whole=len(pmfs)),), **common)
+        return PolicyMap(
+            kinds=(_all_of(earned, name=f"the newest {len(pmfs):,}", pmfs=pmfs, arms=arms, whole=len(pmfs)),), **common
+        )
     if explained < EXPLAINED:
         return PolicyMap(kinds=tuple(_most_different(asked, pmfs=pmfs, arms=arms)), **common)
     names = [_name(path, places=places, asked=asked) for path, places in leaves]

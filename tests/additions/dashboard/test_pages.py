@@ -414,7 +414,7 @@ def test_only_what_can_be_done_is_amber(service, visit):
     assert states == [
         *(("quiet", "waiting"), ("quiet", "waiting")),
         *(("good", "answered"), ("quiet", "nobody rated it")),
-        *(("good", "answered"), ("good", "learned")),
+        *(("good", "answered"), ("quiet", "learned")),
     ]
 
 

@@ -114,7 +114,7 @@ def test_the_page(asking, visit):
     browser = visit(asking)
     page = browser.page("/ui/labels")
     assert "question 2?" in page
-    assert "3 answers wait; 0 labels were given today (of about 1,000 a day)" in page
+    assert "3 answers wait; 0 labels were given here today (of about 1,000 a day)" in page
     assert "<strong>Right</strong>: the answer answers the question" in page
     assert HOSTILE not in page
     done = browser.send("/ui/labels", on="/ui/labels", item=keys[2], rating="false")
@@ -122,7 +122,7 @@ def test_the_page(asking, visit):
     done = browser.send("/ui/labels", on="/ui/labels", item=keys[1], rating="")
     assert done.headers["location"] == "/ui/labels?skip=1"
     assert "question 0?" in browser.page("/ui/labels?skip=1")
-    assert "2 answers wait; 1 label was given today" in browser.page("/ui/labels?skip=1")
+    assert "2 answers wait; 1 label was given here today" in browser.page("/ui/labels?skip=1")
     browser.send("/ui/labels?skip=1", on="/ui/labels?skip=1", item=keys[0], rating="true")
     assert "Begin again" in browser.page("/ui/labels?skip=1")
     assert waiting(asking) == [keys[1]]
@@ -237,7 +237,7 @@ def test_answers_that_a_verdict_lacks(serve, visit, monkeypatch):
     assert "Put 2 unrated answers on the page Labels" in browser.page("/ui?time=week")
     done = browser.send("/ui/rate", on="/ui?time=week", time="week")
     assert done.headers["location"] == "/ui/labels"
-    assert "2 answers wait; 0 labels were given today." in browser.page("/ui/labels")
+    assert "2 answers wait; 0 labels were given here today." in browser.page("/ui/labels")
     overview = browser.page("/ui?time=week")
     assert '2 answers wait on the page <a href="/ui/labels">Labels</a>' in overview
     assert "unrated answers on the page Labels" not in overview

@@ -36,11 +36,11 @@ def test_choices_follow_a_rule_if_each_of_its_facts_changes_them():
     questions = questions_of("German", 200)
     paid = np.array([question.plan == "paid" for question in questions])
     both = np.array([all(world.facts(question)) for question in questions])
-    assert is_followed(plan, questions=questions, dear=paid + 0.0)
-    assert is_followed(world, questions=questions, dear=both + 0.0)
-    assert not is_followed(world, questions=questions, dear=paid + 0.0)
-    assert not is_followed(world, questions=questions, dear=paid - 0.1 * (paid & ~both))
-    assert not is_followed(World(language="German", rule=()), questions=questions, dear=paid + 0.0)
+    assert is_followed(plan, questions=questions, expensive=paid + 0.0)
+    assert is_followed(world, questions=questions, expensive=both + 0.0)
+    assert not is_followed(world, questions=questions, expensive=paid + 0.0)
+    assert not is_followed(world, questions=questions, expensive=paid - 0.1 * (paid & ~both))
+    assert not is_followed(World(language="German", rule=()), questions=questions, expensive=paid + 0.0)
 
 
 def test_a_pass_ends_in_a_map():

@@ -70,15 +70,24 @@ def test_a_cost_over_almost_nothing_has_no_percentage(first, second, words):
 def test_what_is_missing_is_a_range_and_a_time():
     """The largest end of a forecast is four times the smallest; what is too far away is not known."""
     comparison = compared(-0.1, 0.05, 0.2)  # half of .15 has to become .1: 2.25 times the ratings
-    assert comparison.missing == "about 110 to 440 rated questions in all, within about a week at today's rate"
-    assert compared(-0.1, 0.05, 0.2, seconds=None, outlook=4.0).missing == "about 200 to 800 rated questions in all"
+    assert (
+        comparison.missing
+        == "about 110 to 440 rated questions in all (100 so far), within about a week at today's rate"
+    )
+    assert (
+        compared(-0.1, 0.05, 0.2, seconds=None, outlook=4.0).missing
+        == "about 200 to 800 rated questions in all (100 so far)"
+    )
     assert compared(-0.1, 0.05, 0.2, unsteady="a safe start").missing == "not known how long: a safe start"
     for high in (900.0, float("inf"), float("nan")):
         assert "not known how long: few ratings" in str(compared(-0.9, 0.0, high).missing)
     assert "not known how long: few ratings" in str(compared(-0.1, 0.05, 0.2, outlook=5.1).missing)
     assert compared(None, 0.0, None, needed=200).missing == "not known how long: 100 of 200 effective rated questions"
     near_worse = compared(-0.04, -0.02, 0.001)  # half of .0205 has to become .02
-    assert near_worse.missing == "about 100 to 400 rated questions in all, within about a week at today's rate"
+    assert (
+        near_worse.missing
+        == "about 100 to 400 rated questions in all (100 so far), within about a week at today's rate"
+    )
     assert (forecast_ends(0.2), forecast_ends(5.0), forecast_ends(1_234.0)) == ((1, 4), (2, 8), (620, 2_500))
 
 

@@ -85,8 +85,11 @@ def test_a_difference_is_also_said_in_money():
         f"it is worth {flat_text}, a right answer at 10 cents."
     )
     shown = words.report_assessment(found, now=found.until)
-    more = f"worth {flat_text}, compared with always premium, a right answer at 10 cents"
-    assert shown.interval == f"{more} (reward -0.064 to +0.158 a question)"
+    assert (shown.number, shown.interval) == ("-$6.35 to +$15.80", "-0.064 to +0.158 a question")
+    ways = "routing minus always premium, a right answer at 10 cents"
+    assert shown.about == f"interval of the worth of 1,000 questions, costs subtracted: {ways}"
+    better = words.report_assessment(replace(found, total=replace(total, verdict="better")), now=found.until)
+    assert (better.number, better.about[:24]) == ("+$1.00", "worth of 1,000 questions")
     assert prompt_line(found, shares={"cheap": 1.0}).endswith(f"; reward as good ({flat_text})")
     for other in (replace(found, dollars_per_reward=None), replace(found, state="budget: 60 % ...")):
         assert flat_text not in words.report_sentence(other, now=found.until)
@@ -100,13 +103,13 @@ def test_the_headline_answers_what_people_ask():
     found = reported(made(WORLDS[6], count=4_000, seed=1).log, against="premium")
     shown = words.report_assessment(found, now=found.until)
     assert re.fullmatch(r"Saved \$\S+ of \$\S+ \(\d+ %\); answers are worse", shown.headline)
-    assert (shown.number, shown.interval[:8]) == (f"{found.total.reward.estimate:+.3f}", "reward -")
+    assert (shown.number, shown.interval[:1]) == (f"{found.total.reward.estimate:+.3f}", "-")
     unknown = replace(found.total, quality_verdict="not known yet", verdict="as good")
     unknown = replace(unknown, reward=replace(unknown.reward, low=-0.03, high=0.02, estimate=0.01))
     shown = words.report_assessment(replace(found, total=unknown), now=found.until)
     assert shown.headline.endswith("; not known yet whether answers are as good")
-    assert ">reward as good</span> reward -0.030 to +0.020" in assessment_page(shown)  # the headline is about quality
-    assert (shown.number, shown.interval) == ("-0.030 to +0.020", "reward -0.030 to +0.020 a question")
+    assert ">reward as good</span> -0.030 to +0.020" in assessment_page(shown)  # the headline is about quality
+    assert (shown.number, shown.interval) == ("-0.030 to +0.020", "-0.030 to +0.020 a question")
     assert template_values(shown)["number_colour"] == ""
     nothing = replace(found, total=None)
     assert "there is nothing to compare yet" in words.report_assessment(nothing, now=found.until).headline
@@ -349,7 +352,7 @@ def test_a_verdict_on_a_new_arm_is_not_foreseen():
     assert total(249).missing == "not known how long: third is new"
     later = total(250)
     time = about_time((520 - later.rated) * 250.0 / later.rated)
-    assert later.missing == f"about 130 to 520 rated questions in all, within {time} at today's rate"
+    assert later.missing == f"about 130 to 520 rated questions in all (91 so far), within {time} at today's rate"
 
 
 def test_shares_are_of_all_questions():

@@ -253,9 +253,9 @@ def test_kinds_are_named_only_if_rewards_confirm_them():
     told = shown(pmfs, rows=rows, texts=texts, rewards=np.random.default_rng(4).normal(0.5, 0.1, (400, 2)))
     assert told.explained > 0.99
     assert not told.is_named
-    assert told.sentence.startswith("which questions need which arm is not known yet: the rewards do not show it")
+    assert told.sentence.startswith("different questions get different arms; no rewards confirm yet that this pays")
     [everything] = told.kinds
-    assert (everything.name, everything.share, everything.examples) == ("all of them", 1.0, ())
+    assert (everything.name, everything.share, everything.examples) == ("the newest 400", 1.0, ())
     assert everything.arms == pytest.approx(dict(zip(("cheap", "dear"), pmfs.mean(axis=0), strict=True)))
 
 
@@ -281,7 +281,10 @@ def test_the_kinds_of_the_newest_questions_are_named_if_a_safe_start_decided_the
 def test_shares_of_the_newest_questions_are_shown_beside_those_of_all():
     """If rewards confirm no kinds, a reader sees how the newest quarter differs from the whole."""
     told, pmfs = started_safely(rewards=([0.5, 0.5], [0.5, 0.5]))
-    assert [(kind.name, kind.share) for kind in told.kinds] == [("all of them", 1.0), ("the newest 100", 0.25)]
+    assert [(kind.name, kind.share) for kind in told.kinds] == [
+        ("the newest 400", 1.0),
+        ("of these, the newest 100", 0.25),
+    ]
     assert [kind.arms["cheap"] for kind in told.kinds] == pytest.approx([pmfs[:, 0].mean(), pmfs[:100, 0].mean()])
 
 

@@ -94,6 +94,7 @@ def replayed(*candidates, **changes):
 
 NEVER_TRIED = "{} of the decisions of {} are for arms that the log never tried there (deep)"
 COST = "; 70 % more cost"
+TOTAL = "about 18,000 to 72,000 rated questions in all (12,000 so far)"
 PARTS = f"; quality better (0.630 against 0.580){COST}"
 
 
@@ -107,7 +108,7 @@ PARTS = f"; quality better (0.630 against 0.580){COST}"
         ),
         (
             candidate("fixed:none", 0.007, 0.1),
-            f"(reward -0.093 to +0.107 a question); missing: about 18,000 to 72,000 rated questions in all{PARTS}",
+            f"(reward -0.093 to +0.107 a question); missing: {TOTAL}{PARTS}",
         ),
         (
             candidate("mba", -0.01, 0.2, blocked="draws of deep", unsupported={"deep": 0.123}, bounds=(0.31, 0.66)),

@@ -74,8 +74,9 @@ class SampleSize:
         """Why no interval is printed; None if there is enough data."""
         if self.enough:
             return None
-        counts = f"{counted(self.draws, 'draw')}, {self.judged:,} judged"
-        return f"not tried enough: {counts}; {FEWEST_EFFECTIVE} effective rows needed, {self._forecast}"
+        effective = math.floor(10.0 * self.effective) / 10.0 if self.effective > 0.0 else 0.0  # 0 for NaN
+        counts = f"{counted(self.draws, 'draw')}, {self.judged:,} judged, {effective:g} effective rows"
+        return f"not tried enough: {counts} of {FEWEST_EFFECTIVE} needed; {self._forecast}"
 
     @property
     def _forecast(self) -> str:

@@ -59,7 +59,7 @@ def print_assessment(
         say(f"{len(it.comparisons) - len(kept)} more with --all")
     if it.missing:
         _put(_evidence_bar(it.progress, style=style), console=console)
-        say(f"Needed for a verdict: {missing}" if missing else "")
+        say(f"For a verdict: {missing}" if missing else "")
     for action in it.actions if show_all else it.actions[:_ACTIONS]:
         say(f"- {action}")
     if show_all:

@@ -727,7 +727,7 @@ FREE: Final = (
     r"Last D (?:days|hours)|last \d+ (?:hours|days|months)|Charts appear D h|\bThe latest D h\b",
     r"95 % (?:intervals|confidence)|95th percentile|0\.5 or more|\b0 is no difference|\(403\)",
     r"(?:per|worth of) 1,000 questions",
-    r"(?:missing|Needed for a verdict): [^;.]*(?:\.\d[^;.]*)*",  # a forecast, scored by benchmarks.coverage.forecasts
+    r"(?:missing|For a verdict): [^;.]*(?:\.\d[^;.]*)*",  # a forecast, scored by benchmarks.coverage.forecasts
     r"needs (?:about )?N more|needs tens of thousands more|judged after about N more|about N(?: to N)? rated questions",
     r"within about [\w ]+ at today's rate",
     r"reward a question -?D -?D ",  # the ends of an axis

@@ -137,7 +137,7 @@ def test_the_screen_has_what_decides():
     text = file.getvalue()
     assert re.search(r"against always deep +│ +├━+●━+┤ +\+0\.094 \(\+0\.040 to \+0\.146\) better", text)
     assert "37 % of the evidence" in text
-    assert "Needed for a verdict: about 300 more rated questions" in text
+    assert "For a verdict: about 300 more rated questions" in text
     assert text.endswith("As a page with pictures: --html FILE\n")
     plain = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     print_assessment(WHOLE, Console(file=plain))

@@ -63,7 +63,7 @@ def installed_entry_points(group: str) -> Mapping[str, tuple["EntryPoint", ...]]
     from importlib.metadata import entry_points  # imported late: it reads the metadata of every installed package
 
     entries: dict[str, tuple[EntryPoint, ...]] = {}
-    for point in sorted(entry_points(group=group), key=lambda point: (point.name, _package(point))):
+    for point in sorted(entry_points(group=group), key=lambda point: (point.name, _distribution_name(point))):
         entries[point.name] = (*entries.get(point.name, ()), point)
     return MappingProxyType(entries)
 
@@ -80,7 +80,7 @@ def load_class(name: str, *, group: str, ours: Mapping[str, type[Any]], where: s
     points = installed_entry_points(group).get(name, ())
     if not points:
         return ours.get(name)
-    packages = [*map(_package, points)]
+    packages = [*map(_distribution_name, points)]
     if name in ours:
         packages.insert(0, "ragbandit")
     if len(packages) > 1:
@@ -94,13 +94,13 @@ def load_class(name: str, *, group: str, ours: Mapping[str, type[Any]], where: s
         raise ConfigError(message, field=where, remedy="update or remove the package") from error
 
 
-def _package(point: "EntryPoint") -> str:
+def _distribution_name(point: "EntryPoint") -> str:
     return "an unnamed package" if point.dist is None else point.dist.name
 
 
 def distribution_of(point: "EntryPoint") -> str:
     """Name and version of the installed package that has an entry point."""
-    return _package(point) if point.dist is None else f"{point.dist.name} {point.dist.version}"
+    return _distribution_name(point) if point.dist is None else f"{point.dist.name} {point.dist.version}"
 
 
 def check_values(kind: type[Any], *, given: Mapping[str, Any], where: str) -> dict[str, Any]:

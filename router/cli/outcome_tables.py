@@ -28,5 +28,5 @@ def left_out_lines(bad: Sequence[BadRow]) -> list[str]:
     lines = [f"left out: line {row.line} {row.field} {row.reason}" for row in bad[:MOST_NAMED]]
     if len(bad) > MOST_NAMED:
         unit = "task" if isinstance(bad[0], BadAnswer) else "row"
-        lines.append(f"left out: {counted(len({row.task for row in bad}), unit)} in all")
+        lines.append(f"left out: {counted(len({row.question_line for row in bad}), unit)} in all")
     return lines

@@ -30,9 +30,9 @@ class VersionDetail(PolicyVersion):
 
 
 def list_versions(database: Database, *, base: PolicyLabel) -> PolicyList:
+    """The kill switch, and all versions of the policy with this label."""
     with database.read() as connection:
-        control = control_of(connection, base=base)
-        versions = versions_of(connection, base=base)
+        control, versions = control_of(connection, base=base), versions_of(connection, base=base)
     return PolicyList(control=control, policies=tuple(versions))
 
 

@@ -117,7 +117,7 @@ class ArmLoader:
     def _loaded(self, strategy: Strategy, *, arm: generators.WorkerArm) -> LoadedArm:
         chosen = self._settings.named_generators[arm.generator]
         loaded = self._generators.get(_key(chosen))
-        generator, most_runs = loaded or self._stand_in(chosen)
+        generator, most_runs = loaded or self._refusing_generator(chosen)
         if generates(strategy):  # a loaded model may offer less than its class, for example without attention
             check_needs(strategy, name=strategy.name, capabilities=generator.capabilities)
         retriever = self._settings.named_retrievers[arm.retriever]
@@ -132,8 +132,8 @@ class ArmLoader:
             version=generators.generator_version(chosen) + prices,
         )
 
-    def _stand_in(self, chosen: GeneratorSettings) -> tuple[Generator, int]:
-        """A generator for arms without model calls. Making it loads no model."""
+    def _refusing_generator(self, chosen: GeneratorSettings) -> tuple[Generator, int]:
+        """Returns (a generator that refuses every call, most concurrent runs), for arms without calls.."""
         generator = ScriptedGenerator(_refuse, name=generator_kind(chosen).model, context_tokens=chosen.known_context)
         most_runs = generators.concurrency_of(chosen, wanted=self._settings.workers.concurrency, generator=None)
         return self._generators.setdefault(f"unloaded: {_key(chosen)}", (generator, most_runs))

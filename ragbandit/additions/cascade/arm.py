@@ -196,7 +196,7 @@ class Cascade(ParamsArm[CascadeParams], CompositeArm):
             return f"{name} says something else"
         if params.logprob is None:
             return None
-        mean = recorder.mean_of(text)
+        mean = recorder.mean_logprob_of_completion_with(text)
         return f"its mean log-probability is {mean:.3g}" if -math.inf < mean < params.logprob else None
 
     async def _grade(self, judge: Grader, question: str, *, answer: str, run: Run) -> float:
@@ -248,7 +248,7 @@ class _LogprobRecorder(GeneratorAround):
         self._completions.append(await self._generator.complete(replace(request, want=request.want | {"logprobs"})))
         return self._completions[-1]
 
-    def mean_of(self, answer: str) -> float:
+    def mean_logprob_of_completion_with(self, answer: str) -> float:
         """Mean log-probability of the latest completion that contains the answer.
 
         If no completion contains the answer, the latest completion counts. Returns -inf without completions.

@@ -93,7 +93,9 @@ def warm_rows_of_table(
             occurrence=occurrences[key],
         )
         occurrences[key] += 1
-    return WarmRows(rows=_sorted_by_hash(rows, arms=len(table.arms)), arms=table.arms, source=source, origin=ORIGIN)
+    return WarmRows(
+        rows=_shuffled_by_question(rows, arms=len(table.arms)), arms=table.arms, source=source, origin=ORIGIN
+    )
 
 
 def warm_rows_of_log(
@@ -134,7 +136,7 @@ def warm_rows_of_log(
         material[at] = replace(material[at], decision=decision)
     arms = tuple(dict.fromkeys(arm for row in material for arm in row.decision.arms))
     if has_every_arm(material):
-        material = _sorted_by_hash(sorted(material, key=lambda row: question_key(row.decision.query)), arms=1)
+        material = _shuffled_by_question(sorted(material, key=lambda row: question_key(row.decision.query)), arms=1)
     return WarmRows(rows=material, arms=arms, source=source, origin=origin, encoded=len(unencoded))
 
 
@@ -158,8 +160,11 @@ def has_every_arm(rows: Sequence[Logged]) -> bool:
     return all(set(drawn) == offered[key] and len(set(drawn.values())) == 1 for key, drawn in counts.items())
 
 
-def _sorted_by_hash(rows: Sequence[Logged], *, arms: int) -> list[Logged]:
-    """The rows, in groups of `arms` rows that are sorted by the sha256 of their question, and numbered from 1."""
+def _shuffled_by_question(rows: Sequence[Logged], *, arms: int) -> list[Logged]:
+    """The rows with their questions in random order, always the same: by the sha256 of the question. Numbered from 1.
+
+    arms: number of rows of a question, which stay together
+    """
 
     def question_hash(group: Sequence[Logged]) -> bytes:
         return hashlib.sha256(question_key(group[0].decision.query).encode("utf-8", "surrogatepass")).digest()

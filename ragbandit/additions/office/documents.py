@@ -49,7 +49,7 @@ def docx(path: Path) -> tuple[str, str]:
         main = package.main_part()
         headers = dict.fromkeys(related_lines(package, main, kinds=("header",)))  # once, and not for each section
         footers = dict.fromkeys(related_lines(package, main, kinds=("footer",)))
-        lines = chain(headers, part_lines(package, main, of=_BODY), footers)
+        lines = chain(headers, part_lines(package, main, containers=_BODY), footers)
         text = package.join("\n", lines)
         for each in package.relationships(main):
             if each.kind == _INCLUDED:
@@ -63,7 +63,7 @@ def pptx(path: Path) -> tuple[str, str]:
         main = package.main_part()
         slides = {each.id: each.target for each in package.relationships(main) if each.kind == "slide"}
         listed = [_related_id(each) for each in package.children(main, of=frozenset({"sldIdLst"}))]
-        parts = (part_lines(package, slides[each], of=_SHAPES) for each in listed if each in slides)
+        parts = (part_lines(package, slides[each], containers=_SHAPES) for each in listed if each in slides)
         return package.title, package.join("\n", chain.from_iterable(chain(part, ("",)) for part in parts))
 
 
@@ -71,9 +71,12 @@ def _related_id(element: Element) -> str:
     return next((value for name, value in element.attrib.items() if name.endswith("}id")), "")
 
 
-def part_lines(package: Package, name: str, *, of: frozenset[str]) -> Iterator[str]:
-    """The lines of a part and of its related parts in `_RELATED`, except headers and footers of pages."""
-    yield from _lines(package.children(name, of=of), package=package)
+def part_lines(package: Package, name: str, *, containers: frozenset[str]) -> Iterator[str]:
+    """The lines of a part, then those of its notes, comments and other related parts (`_RELATED`).
+
+    Headers and footers of pages are left out. containers: local names of the elements of the part that contain its text
+    """
+    yield from _lines(package.children(name, of=containers), package=package)
     yield from related_lines(package, name, kinds=_RELATED.keys() - {"header", "footer"})
 
 

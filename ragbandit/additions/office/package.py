@@ -106,14 +106,15 @@ class Package:
         """The children of the part's elements with these local names, in order."""
         return self._read(name, reading=_Reading(of=of, kept=of, costs={}, cost=_TREE_COST), longest=MAX_TAG)
 
-    def check(
+    def read_within_limits(
         self, name: str, *, of: frozenset[str], kept: frozenset[str], costs: Mapping[str, int], cost: int
     ) -> Iterator[Element]:
-        """Read a part to the end before another library reads it. Yields the children of some elements.
+        """Read a part to the end, and refuse it if it is too large for another library, which reads it afterwards.
 
-        of: local names of elements whose children the library reads one by one, so that each has to be within MAX_TREE
-        kept: local names, also in `of`, of elements whose children are returned
-        costs: local name of an element -> how often it and its attributes count; cost: the same of other elements
+        of: Local names of elements. The library reads their children one by one, so a child has at most MAX_TREE marks.
+        kept: Local names, each also in `of`. The children of these elements are yielded.
+        costs: Local name -> factor. An element of this name and each of its attributes count as this number of marks.
+        cost: The factor of all other elements.
         """
         return self._read(name, reading=_Reading(of=of, kept=kept, costs=costs, cost=cost), longest=MAX_FOREIGN_TAG)
 
@@ -169,7 +170,7 @@ class Package:
 
 
 class _Reading:
-    """One pass over the XML of a part. of, kept, costs, cost: see `Package.check`."""
+    """One pass over the XML of a part. of, kept, costs, cost: see `Package.read_within_limits`."""
 
     def __init__(self, *, of: frozenset[str], kept: frozenset[str], costs: Mapping[str, int], cost: int) -> None:
         #: tags and attributes so far

@@ -93,7 +93,7 @@ class _CheckedArchive(zipfile.ZipFile):
         if name in self._opened:
             raise InvalidInput(f"the document is damaged: it has {name} more than once")
         self._opened.add(name)
-        elements = self._package.check(name, of=_ONE_BY_ONE, kept=_MERGED, costs=_COSTS, cost=cost)
+        elements = self._package.read_within_limits(name, of=_ONE_BY_ONE, kept=_MERGED, costs=_COSTS, cost=cost)
         areas = self.areas[name] = []
         cells = 0
         for area in filter(None, (_parse_area(each.get("ref", "")) for each in elements)):
@@ -148,7 +148,7 @@ class _Book:
         yield from related_lines(self._package, part, kinds=("comments",))
         for each in self._package.relationships(part):
             if each.kind == "drawing":
-                yield from part_lines(self._package, each.target, of=frozenset({"wsDr"}))
+                yield from part_lines(self._package, each.target, containers=frozenset({"wsDr"}))
 
     def _warn(self, what: str, *, mark: str, sheet: str) -> None:
         self.warnings[f"{what} are read, marked {mark},"][sheet] = None

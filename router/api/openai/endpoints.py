@@ -99,12 +99,13 @@ async def chat(body: requests.ChatBody, request: Request, idempotency_key: Idemp
     use that id to send feedback.
     """
     include_usage = bool((body.stream_options or {}).get("include_usage"))
-    door = Completions(include_usage=include_usage, open_webui=_by_open_webui(request))
+    door = Completions(include_usage=include_usage, open_webui=_is_from_open_webui(request))
     question = await door.read(request, body, key=idempotency_key)
     return await ChatExchange(door, request, question).reply()
 
 
-def _by_open_webui(request: Request) -> bool:
+def _is_from_open_webui(request: Request) -> bool:
+    """Whether Open WebUI sent the request: it adds headers that begin with its name."""
     for name, _ in request.scope["headers"]:  # noqa: SIM110 - a generator is called for each header
         if name.startswith(b"x-openwebui-"):
             return True

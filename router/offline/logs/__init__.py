@@ -44,8 +44,8 @@ class BadRow:
     remedy: str
 
     @property
-    def task(self) -> int:
-        """Line of the first row of its task, in a table with a row for each answer; in other files its own line."""
+    def question_line(self) -> int:
+        """Line of the first row of its question, in a table with a row for each answer; in other files its own line."""
         return self.line
 
 
@@ -56,15 +56,15 @@ class BadAnswer(BadRow):
     first_line: int
 
     @property
-    def task(self) -> int:
+    def question_line(self) -> int:
         return self.first_line
 
 
-def bad_row(error: InvalidInput, *, line: int, task: int | None = None) -> BadRow:
-    """The BadRow of an error. task: line of its task's first row; None if the table has a row for each question."""
+def bad_row(error: InvalidInput, *, line: int, question_line: int | None = None) -> BadRow:
+    """The BadRow of an error. question_line: `BadRow.question_line`; None in tables with a row for each question."""
     reason = error.message.removeprefix(f'"{error.field}" ')  # BadRow has the field apart
     row = BadRow(line=line, field=error.field or "", reason=reason, remedy=error.remedy or "")
-    return row if task is None else BadAnswer(**asdict(row), first_line=task)
+    return row if question_line is None else BadAnswer(**asdict(row), first_line=question_line)
 
 
 _STRICT: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
@@ -145,7 +145,7 @@ def check_bad(bad: Sequence[BadRow], *, good: int, path: Path, skip: bool, skipp
     if bad and not (skip and good):
         option = ", or give --skip-bad to continue without them" if skippable else ""
         remedy = f"correct them{option}" if good else "correct them: no row is left"
-        count, unit = len({row.task for row in bad}), "tasks" if isinstance(bad[0], BadAnswer) else "rows"
+        count, unit = len({row.question_line for row in bad}), "tasks" if isinstance(bad[0], BadAnswer) else "rows"
         message = f"{count} of {count + good} {unit} cannot be used: {fault_words(bad)}"
         raise InvalidInput(message, field=str(path), remedy=remedy)
 

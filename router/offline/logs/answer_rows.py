@@ -61,7 +61,7 @@ class AnswerRows:
             try:
                 self._add(parse(), line=line)
             except InvalidInput as error:
-                self.bad.append(bad_row(error, line=line, task=line))
+                self.bad.append(bad_row(error, line=line, question_line=line))
         for task in self._tasks.values():
             if task.is_usable:
                 yield task.line, partial(task.record)
@@ -94,7 +94,7 @@ class AnswerRows:
         values = self._values(entry, faults=faults)
         if faults or arm is None:
             task.is_usable = False
-            self.bad += [bad_row(error, line=line, task=task.line) for error in faults]
+            self.bad += [bad_row(error, line=line, question_line=task.line) for error in faults]
             return
         for ours, value in values.items():
             task.values.setdefault(ours, {})[arm] = value

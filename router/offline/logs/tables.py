@@ -140,13 +140,13 @@ def _refuse(bad: Sequence[BadRow], *, good: int, path: Path, skippable: bool = F
 @contextmanager
 def _collect_faults(bad: list[BadRow], *, line: int, is_long: bool = False) -> Iterator[None]:
     """A block whose faults go to `bad`: an InvalidInput, or an exception group of several."""
-    task = line if is_long else None
+    as_bad = partial(bad_row, line=line, question_line=line if is_long else None)
     try:
         yield
     except InvalidInput as error:
-        bad.append(bad_row(error, line=line, task=task))
+        bad.append(as_bad(error))
     except ExceptionGroup as group:
-        bad += [bad_row(error, line=line, task=task) for error in group.exceptions if isinstance(error, InvalidInput)]
+        bad += [as_bad(error) for error in group.exceptions if isinstance(error, InvalidInput)]
 
 
 def required_text(entry: Mapping[str, Any], key: str, *, remedy: str) -> str:

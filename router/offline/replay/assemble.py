@@ -250,9 +250,9 @@ class ResultAssembler:
         heavy, predicted = list[float](), list[float]()
         for sign, index in zip((1.0, -1.0), sides, strict=False):
             if index is None:
-                score = score + sign * columns.logged(target)
+                score = score + sign * columns.logged_coefficients(target)
                 continue
-            weight, correction, baseline = columns.of(index, target=target)
+            weight, correction, baseline = columns.coefficients_of(index, target=target)
             score = score + sign * (correction + baseline)
             weights.append(weight)
             # A heavy weight of one row is spread over the rows of its question.

@@ -128,7 +128,7 @@ class Scores:
     def width(self) -> int:
         return self.candidates * _WIDTH + 4
 
-    def of(self, candidate: int, *, target: int) -> Matrix:
+    def coefficients_of(self, candidate: int, *, target: int) -> Matrix:
         """The linear combinations of the columns that give (weight, correction, baseline), shape (3, columns).
 
         target: 0 for reward, 1 for quality, 2 for cost. An unsupported decision counts as the midpoint of the target's
@@ -137,7 +137,7 @@ class Scores:
         first = candidate * _WIDTH
         return np.asarray(np.eye(self.width)[[first, first + 1 + 2 * target, first + 2 + 2 * target]])
 
-    def logged(self, target: int) -> Vector:
+    def logged_coefficients(self, target: int) -> Vector:
         """The linear combination of the columns that gives the logged value of this target, shape (columns,)."""
         return np.asarray(np.eye(self.width)[self.candidates * _WIDTH + target])
 
@@ -355,7 +355,7 @@ class LogMoments:
         """Effective rows of a candidate, at most the number of questions."""
         if not self.is_segment:
             return min(self.summary.weights[index].surely_effective_rows, self.whole.rows)
-        weight = self.whole.combined(self.measure.columns.of(index, target=0)[:1])
+        weight = self.whole.combined(self.measure.columns.coefficients_of(index, target=0)[:1])
         total = weight.rows * float(weight.mean[0])
         squares = float(weight.scatter[0, 0]) + total * float(weight.mean[0])
         return min(effective_rows(total, squares=squares), weight.rows)

@@ -302,5 +302,5 @@ def test_any_records_are_read_or_refused(tmp_path_factory, rows):
         table = read_table(file, schema=TIER, bad=bad)
         assert all(tuple(row.correct) == table.arms for row in table.rows)
         assert all(0.0 <= value <= 1.0 for row in table.rows for value in row.correct.values())
-        assert len(table.rows) + len({row.task for row in bad}) > 0
+        assert len(table.rows) + len({row.question_line for row in bad}) > 0
     assert all(row.remedy for row in bad)

@@ -421,7 +421,7 @@ def read_log(database: Database, scope: ReportScope) -> ReportRows:
         if rows.imported and questions > scope.most:
             questions -= count_imported(connection, scope.condition)
             rows = _read_rows(connection, scope, questions=questions)
-        # Without a tenant, the newest questions may precede the period, so that all reports show the same present.
+        # Without a tenant, the deciders of the newest questions of all time are read: all reports show the same ones.
         newest = scope.condition if scope.tenant is not None else replace(scope, since=0.0).condition
         deciders = newest_deciders(connection, newest)
     return rows.log(scope, whole=questions if questions > scope.most else None, deciders=deciders)

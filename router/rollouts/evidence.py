@@ -59,7 +59,7 @@ def comparison_of(
 ) -> Comparison:
     """Compare the pmf of a version with the pmf that was served, by the rewards of the version's ledger.
 
-    seconds: age of the oldest row. alarm: why the rows are not evidence; None if they are
+    seconds: time since the version entered its state. alarm: why the traffic allows no verdict; None if it does
     """
     faults = rows.left_out.get(NO_PMF, 0)
     if alarm is None and faults >= max(_FAULTS * (faults + len(rows.arm)), _LEAST_FAULTS):

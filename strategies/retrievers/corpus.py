@@ -535,7 +535,7 @@ def _within_cap(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _typed_texts(page: Any) -> Iterator[str]:
-    """Texts that people typed on a page of a PDF without a form (FreeText)."""
+    """The texts of a page's FreeText annotations: text that people typed onto a PDF, outside fields of a form."""
     for reference in page.get("/Annots") or ():
         annotation = reference.get_object()
         if annotation.get("/Subtype") == "/FreeText" and isinstance(annotation.get("/Contents"), str):

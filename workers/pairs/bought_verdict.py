@@ -1,7 +1,17 @@
-"""`report --decide`: asks two arms stored questions again, the arm that routing drew and the arm to compare with.
+"""`report --decide`: gets the answers of two arms to stored questions, the arm that routing drew and the arm to compare
+with. The decision's own answer is used again if its arm has not changed (`_own_outcome`); otherwise the arm is asked.
 
 A run ends when the verdict is known, the budget is spent, or no question is left. It stores answers; the verdict that a
-report prints is computed from them (`paired_comparison.with_stored_comparison`).
+report prints is computed from them (`paired_comparison.with_stored_comparison`). States of an answer:
+
+    paid     a run asked the arm. Without a score, a later run has it scored, and does not ask the arm again
+    stored   the decision's own answer, which no run has paid (`is_stored`). It is reused: only its score is paid
+    scored   it has a quality, or the reason why it gets none (`unjudged`). It counts in the verdict
+    waiting  a person has yet to label it. It is neither asked nor scored again
+    failed   the arm failed. A later run asks the arm again, unless MAX_TRIES processes died
+             over the question: then it stays failed
+
+A question is open until both of its answers are scored or waiting.
 """
 
 import asyncio
@@ -210,7 +220,7 @@ class BoughtVerdict:
         self._is_closed = True  # the run closes what it used
         run.finish(concurrency=min(_AT_ONCE, *(arm.most_runs for arm in self.arms.values())))
         self.spent = run.spent
-        ended = run.ended or _end_of_questions(are_left=len(chosen) < len(open_questions))
+        ended = run.ended or _end_of_questions(is_queue_full=len(chosen) < len(open_questions))
         self._record(run, ended=ended)
         return ended
 
@@ -264,9 +274,9 @@ def _period_sentences(compared: ComparedQuestions) -> Iterator[str]:
         yield f"cannot be asked again, so that their difference is only bounded: {why}"
 
 
-def _end_of_questions(*, are_left: bool) -> str:
-    """Why a run ended that was not stopped. are_left: whether questions had to wait for labels of others"""
-    if are_left:
+def _end_of_questions(*, is_queue_full: bool) -> str:
+    """Why a run ended that was not stopped. is_queue_full: whether open questions found no room in the label queue"""
+    if is_queue_full:
         return f"{MOST_QUESTIONS} questions wait for labels: label them on the page Labels, then run this again"
     return "every question that can be asked was asked"
 
@@ -356,7 +366,7 @@ class StoredQuestion(AskedQuestion):
         return is_scored_again
 
     def _note_dollars(self, work: Work, *, dollars: float, score_dollars: float | None) -> None:
-        """Note a payment, which corrects later prices. score_dollars: for the score; None if the answer was paid"""
+        """Note a payment, which corrects later prices: for a score, or for a new answer if `score_dollars` is None."""
         if score_dollars is not None:
             self._verdict.prices.note_score(score_dollars)
         elif work.outcome is None:

@@ -41,7 +41,7 @@ def report(
     decide: Annotated[
         bool,
         typer.Option(
-            "--decide", help="let both arms answer the same stored questions; without --budget, only print the price"
+            "--decide", help="compare both arms on the same stored questions; without --budget, only print the price"
         ),
     ] = False,
     budget: Annotated[float | None, typer.Option(min=0.0, help="dollars that --decide may spend")] = None,
@@ -62,8 +62,9 @@ def report(
     Reads the database: costs of all outcomes, quality of rated answers. If there are more than 30,000 questions,
     it compares a uniform sample. --json prints the reply of /v1/report.
 
-    --decide --budget DOLLARS asks the other arm on stored questions, lets one judge score both answers, and reports the
-    difference. It ends when the verdict is known; the next run goes on. Without --budget it only says what it would do.
+    --decide --budget DOLLARS asks the other arm stored questions, and the arm that answered if it has changed since.
+    One judge scores both answers; the report has the difference. A run ends when the verdict is known; the next run
+    goes on. Without --budget it only says what it would do.
 
     --rate chooses as many unrated answers of the compared arm as probably settle the verdict, at random, and lets
     people label them.

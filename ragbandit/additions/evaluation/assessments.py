@@ -9,7 +9,12 @@ from ragbandit.router.comparison.terminal import print_assessment
 
 
 def show_assessment(assessment: Assessment, *, reply: object, show_all: bool, report: Path | None) -> None:
-    """Write the page if `report` is its path. Print the reply as JSON; if there is no reply, print the assessment."""
+    """Show a comparison on the screen or as JSON, and write it as a page.
+
+    reply: object that is printed as JSON; None prints the assessment for people instead
+    show_all: as in `print_assessment`, which prints it for people
+    report: path of the page of HTML; None writes no page
+    """
     if report is not None:
         write_page(report, assessment)
     if reply is None:

@@ -18,7 +18,7 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import known_choices
 
 FAMILY_NAMES = tuple(sorted(FAMILIES))
-#: the family whose answers `evaluate` judges by a quiz too, see ragbandit.additions.evaluation.quiz
+#: family of the data set CRUD. `evaluate` scores its answers by metrics and by a quiz (evaluation/quiz.py)
 CRUD = "crud"
 _NO_ANSWERS = "give `answers`, a list; one text under `answer` is right only with --family of a published data set"
 #: names of right answers in the forms of `question_forms`

@@ -75,7 +75,10 @@ def _is_message_list(value: Any) -> bool:
 
 
 def _turns(value: Any, names: str) -> Iterator[tuple[str, str]]:
-    """Yield (role, text) of each message. The role of a text without one is empty. names: a list in forms.toml."""
+    """Yield (role, text) of each message in a value: a list, an object, their JSON, or a plain text, whose role is "".
+
+    names: key of forms.toml. It lists the fields in which an object without a role has its messages
+    """
     parsed = cells.from_text(value)
     if isinstance(parsed, dict) and parsed and all(str(key).isdecimal() for key in parsed):
         parsed = [part for _, part in sorted(parsed.items(), key=lambda item: int(item[0]))]

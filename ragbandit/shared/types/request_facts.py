@@ -175,7 +175,7 @@ def _plain(value: Any) -> Json:
 
 
 class _Form:
-    """The JSON form of a record without fields that have their default; in a part of a record, without None."""
+    """The JSON form of a record. It omits fields that have their default, or only None if the record is a part."""
 
     def __init__(self, kind: type[Any], *, is_part: bool = False, **names: str) -> None:  # names: field -> JSON name
         hints = {name: hint for name, hint in get_type_hints(kind).items() if name != "others"}

@@ -120,7 +120,18 @@ class _Mean:
 class Shortfall:
     """Reward lost against always playing the incumbent.
 
-    harm: share of the incumbent's reward that may be lost. weight: weight of cost in all rewards of the account
+    harm: share of the incumbent's reward that may be lost. weight: weight of cost in all rewards of the account.
+    A row that counts, of reward R and propensity p, has these effects, in this order, without pairs. m: the incumbent's
+    mean reward in the row's unit; v: `variance`; a: `allowance`; A: allowed loss; T: `_target`
+
+        r = max(1, decisions / learned rows)             `_ratio`, without imports; a row stands at least for itself
+        w = min(1 / p, _MOST_WEIGHT)                     no single row of the incumbent dominates m or L
+        l = m - R; of the incumbent (R - m) * (w - 1)    loss; 0 until m is known
+        n = n + 1; L = L + l                             `_own` and `_lost`; imported rows change neither
+        o = (1 - 1 / _MEMORY) * o + 1                    `_others`, by rows of other arms decided here; old noise fades
+        L = clip(r * L, A - MOST * a, A + FROM * a) / r  limits the surplus, and the debt that late feedback can cause
+        T = A - r * L - sqrt(o * v * (1 + (r - 1) * r))  A = a * max(r * n, (r * n + FROM) / 2): half of FROM come first
+        slack = slack + clip(T - slack, -d, d)           d = range of rewards * w * r, the largest loss of the row
     """
 
     def __init__(self, incumbent: ArmName, *, harm: float, weight: float) -> None:
@@ -131,9 +142,9 @@ class Shortfall:
         self._sums: dict[ArmName, float] = {}
         #: number of learned rows that a policy of this service decided, and of imported rows
         self._here = self._elsewhere = 0.0
-        #: sums over the rows of this service that count: number, lost reward, and number of other arms' rows. Old rows
-        #: fade only in the last of these sums
-        self._own = self._lost = self._others = 0.0
+        self._own = 0.0  #: rows that count and were decided here since the incumbent's mean reward is known
+        self._lost = 0.0  #: reward lost in these rows, within the limits at the end of `_count`
+        self._others = 0.0  #: number of other arms' rows in `_own`; old rows fade
         #: number of decisions per learned row, >= 1
         self._ratio = 1.0
         #: sum of squared rewards of other arms, and number of rows whose quality is unknown or outside [0, 1]

@@ -17,7 +17,8 @@ from ragbandit.shared.types.encodings import Encoding
 DIALECT: Final = "messages"
 #: id of a message = this prefix + id of its decision
 MESSAGE_PREFIX: Final = "msg_"
-#: need (what the model of an arm must offer) of requests with blocks or tools that only servers of this dialect read
+#: need of a request with blocks or tools that only servers of this dialect read. Only arms whose model offers it are
+#: drawn for the request
 NEED: Final = "anthropic"
 #: beginning of a text of Claude Code that is left out: it differs in every request, so it would defeat caches
 _BILLING: Final = "x-anthropic-billing-header:"

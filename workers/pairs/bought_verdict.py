@@ -1,17 +1,13 @@
-"""`report --decide`: gets the answers of two arms to stored questions, the arm that routing drew and the arm to compare
-with. The decision's own answer is used again if its arm has not changed (`_own_outcome`); otherwise the arm is asked.
+"""`report --decide`: compares two arms on stored questions, the arm that routing drew and the arm to compare with.
 
 A run ends when the verdict is known, the budget is spent, or no question is left. It stores answers; the verdict that a
 report prints is computed from them (`paired_comparison.with_stored_comparison`). States of an answer:
 
     paid     a run asked the arm. Without a score, a later run has it scored, and does not ask the arm again
-    stored   the decision's own answer, which no run has paid (`is_stored`). It is reused: only its score is paid
+    stored   the decision's own answer (`is_stored`), reused if its arm has not changed: only its score is paid
     scored   it has a quality, or the reason why it gets none (`unjudged`). It counts in the verdict
     waiting  a person has yet to label it. It is neither asked nor scored again
-    failed   the arm failed. A later run asks the arm again, unless MAX_TRIES processes died
-             over the question: then it stays failed
-
-A question is open until both of its answers are scored or waiting.
+    failed   the arm failed. A later run asks the arm again, until MAX_TRIES processes died over the question
 """
 
 import asyncio

@@ -133,7 +133,7 @@ class ArmLoader:
         )
 
     def _refusing_generator(self, chosen: GeneratorSettings) -> tuple[Generator, int]:
-        """Returns (a generator that refuses every call, most concurrent runs), for arms without calls.."""
+        """Returns (a generator that refuses every call, most concurrent runs), for arms without calls."""
         generator = ScriptedGenerator(_refuse, name=generator_kind(chosen).model, context_tokens=chosen.known_context)
         most_runs = generators.concurrency_of(chosen, wanted=self._settings.workers.concurrency, generator=None)
         return self._generators.setdefault(f"unloaded: {_key(chosen)}", (generator, most_runs))

@@ -63,8 +63,7 @@ def report(
     it compares a uniform sample. --json prints the reply of /v1/report.
 
     --decide --budget DOLLARS asks the other arm stored questions, and the arm that answered if it has changed since.
-    One judge scores both answers; the report has the difference. A run ends when the verdict is known; the next run
-    goes on. Without --budget it only says what it would do.
+    One judge scores both answers. A run ends with the verdict; the next run goes on. Without --budget it only plans.
 
     --rate chooses as many unrated answers of the compared arm as probably settle the verdict, at random, and lets
     people label them.

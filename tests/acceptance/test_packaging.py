@@ -121,7 +121,7 @@ def test_names_of_others_do_no_harm(way, installed, project):
     assert Path(package).is_relative_to(home)
     assert Path(types).is_relative_to(home)
     command = [str(python), "-m", "ragbandit"] if way == "checkout" else [str(python.with_name("ragbandit"))]
-    assert "learned before" in run(*command, "demo", "--help")
+    assert "a recorded table first" in run(*command, "demo", "--help")
     assert run(*command, "--version").strip() == f"ragbandit {VERSION}"
     config = ("--config", "conf/config.yaml")
     run(str(python), "-m", "ragbandit", "validate", *config)

@@ -15,7 +15,6 @@ from ragbandit.shared.texts.formats import counted, duration, iso_time, moment, 
 
 #: largest number of changes that a report names
 _CHANGES: Final = 2
-_PER_1000: Final = " per 1,000 questions"
 
 
 def report_sentence(report: Report, *, now: float) -> str:
@@ -221,18 +220,19 @@ def report_headline(report: Report, lead: Comparison | None) -> str:
 
 def worth_words(comparison: Comparison, report: Report) -> str | None:
     """The interval of the reward in dollars; None if it is not known, or if rewards have no price in dollars."""
-    reward, dollars = comparison.reward, report.dollars_per_reward
-    if dollars is None or reward.low is None or reward.high is None:
+    amounts = _in_dollars((comparison.reward.low, comparison.reward.high), report)
+    if amounts is None or comparison_words.lead_words(comparison) == NOT_KNOWN:
         return None
-    if comparison_words.lead_words(comparison) == NOT_KNOWN:
-        return None
-    return f"{' to '.join(_in_dollars(end, dollars) for end in (reward.low, reward.high))}{_PER_1000}"
+    return f"{amounts} per 1,000 questions"
 
 
-def _in_dollars(reward: float | None, dollars: float) -> str:
-    """A reward per question, signed, in dollars per 1,000 questions. dollars: of a reward of 1"""
-    amount = 1_000.0 * dollars * (reward or 0.0)
-    return ("+" if amount > 0.0 else "") + money(amount, "dollars")
+def _in_dollars(rewards: Sequence[float | None], report: Report) -> str | None:
+    """Rewards per question, signed, in dollars per 1,000 questions; None if one or its price is not known."""
+    known, dollars = [reward for reward in rewards if reward is not None], report.dollars_per_reward
+    if dollars is None or len(known) < len(rewards):
+        return None
+    amounts = (1_000.0 * dollars * reward for reward in known)
+    return " to ".join(("+" if amount > 0.0 else "") + money(amount, "dollars") for amount in amounts)
 
 
 def _right_answer(report: Report) -> str:
@@ -248,15 +248,15 @@ def _first_number(lead: Comparison | None, report: Report) -> tuple[str, str]:
     """Returns (the main number of a page, what the number is of): in dollars if rewards have a price in dollars."""
     if lead is None or report.total is None:
         return NOT_KNOWN, ""
-    first = NOT_KNOWN if report.state and lead is report.total else comparison_words.lead_words(lead)
-    in_dollars, is_clear = worth_words(lead, report), lead.verdict in comparison_words.CLEAR
     what = f"routing minus {report.total.second}{'' if lead is report.total else ', both asked again'}"
-    if first == NOT_KNOWN or in_dollars is None or report.dollars_per_reward is None:
-        return first, f"{'' if first == NOT_KNOWN or is_clear else 'interval of the '}reward per question, {what}"
-    if is_clear:
-        in_dollars = _in_dollars(lead.reward.estimate, report.dollars_per_reward)
-    of = f"worth of 1,000 questions, costs subtracted: {what}, {_right_answer(report)}"
-    return in_dollars.removesuffix(_PER_1000), of if is_clear else f"interval of the {of}"
+    first = NOT_KNOWN if report.state and lead is report.total else comparison_words.lead_words(lead)
+    if first == NOT_KNOWN:
+        return first, f"reward per question, {what}"
+    reward, interval = lead.reward, "" if lead.verdict in comparison_words.CLEAR else "interval of the "
+    amounts = _in_dollars((reward.low, reward.high) if interval else (reward.estimate,), report)
+    if amounts is None:
+        return first, f"{interval}reward per question, {what}"
+    return amounts, f"{interval}worth of 1,000 questions, costs subtracted: {what}, {_right_answer(report)}"
 
 
 def _tells_more(first: Comparison, second: Comparison) -> bool:

@@ -93,15 +93,13 @@ def explain(
     is_drawn = decision.arm_by in (None, *ONE_ARM_LEFT) and decision.turn_of is None
     # What left a single arm, or moved a turn, is the main reason; other effects only shift probabilities.
     is_certain = decision.turn_of is not None or (is_drawn and drawn is not None and drawn.probability == 1.0)
-    reasons = (
-        *(sentences if is_certain else ()),
-        *_instead_of_a_draw(decision, draw=draw),
-        *(() if is_drawn or is_certain else sentences),
-        *_of_the_draw(arms, drawn=drawn, draw=draw, is_drawn=is_drawn),
-        *policy_sentences(decision),
-        *(sentences if is_drawn and not is_certain else ()),
-        *_of_the_caller(decision, known=known),
-    )
+    chosen = [*_instead_of_a_draw(decision, draw=draw)]
+    of_draw = [*_of_the_draw(arms, drawn=drawn, draw=draw, is_drawn=is_drawn), *policy_sentences(decision)]
+    if is_certain:
+        ordered = *sentences, *chosen, *of_draw
+    else:
+        ordered = (*chosen, *of_draw, *sentences) if is_drawn else (*chosen, *sentences, *of_draw)
+    reasons = *ordered, *_of_the_caller(decision, known=known)
     learning = learning_of(Ledger(store.database, label=decision.policy))
     if learning is not None:
         reasons += (f"Its policy is now {learning.line}.",)

@@ -207,9 +207,8 @@ def map_of(asked: Asked, *, pmfs: Matrix, arms: Sequence[ArmName], earned: KindR
     explained = _explained(pmfs, leaves, made=asked.made)
     common |= {"differs": True, "explained": explained, "confirmed": earned.confirmed}
     if not earned.confirmed:
-        return PolicyMap(
-            kinds=(_all_of(earned, name=f"the newest {len(pmfs):,}", pmfs=pmfs, arms=arms, whole=len(pmfs)),), **common
-        )
+        everything = _all_of(earned, name=f"these {len(pmfs):,}", pmfs=pmfs, arms=arms, whole=len(pmfs))
+        return PolicyMap(kinds=(everything,), **common)
     if explained < EXPLAINED:
         return PolicyMap(kinds=tuple(_most_different(asked, pmfs=pmfs, arms=arms)), **common)
     names = [_name(path, places=places, asked=asked) for path, places in leaves]

@@ -255,7 +255,7 @@ def test_kinds_are_named_only_if_rewards_confirm_them():
     assert not told.is_named
     assert told.sentence.startswith("different questions get different arms; no rewards confirm yet that this pays")
     [everything] = told.kinds
-    assert (everything.name, everything.share, everything.examples) == ("the newest 400", 1.0, ())
+    assert (everything.name, everything.share, everything.examples) == ("these 400", 1.0, ())
     assert everything.arms == pytest.approx(dict(zip(("cheap", "dear"), pmfs.mean(axis=0), strict=True)))
 
 
@@ -282,7 +282,7 @@ def test_shares_of_the_newest_questions_are_shown_beside_those_of_all():
     """If rewards confirm no kinds, a reader sees how the newest quarter differs from the whole."""
     told, pmfs = started_safely(rewards=([0.5, 0.5], [0.5, 0.5]))
     assert [(kind.name, kind.share) for kind in told.kinds] == [
-        ("the newest 400", 1.0),
+        ("these 400", 1.0),
         ("of these, the newest 100", 0.25),
     ]
     assert [kind.arms["cheap"] for kind in told.kinds] == pytest.approx([pmfs[:, 0].mean(), pmfs[:100, 0].mean()])

@@ -154,7 +154,8 @@ def is_followed(world: World, *, questions: Sequence[Question], expensive: Vecto
     facts = np.array([world.facts(question) for question in questions]).reshape(len(questions), len(world.rule))
     for fact in range(len(world.rule)):
         others = np.delete(facts, fact, axis=1).all(axis=1)
-        if expensive[others & facts[:, fact]].mean() - expensive[others & ~facts[:, fact]].mean() < LEAST_EFFECT:
+        effect = expensive[others & facts[:, fact]].mean() - expensive[others & ~facts[:, fact]].mean()
+        if not effect >= LEAST_EFFECT:  # also NaN, without such questions
             return False
     return bool(world.rule)
 

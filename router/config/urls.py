@@ -43,9 +43,9 @@ def _is_cut(text: str, *, host: str, key: str) -> bool:
     if key == "database_url":
         return "@" in host
     try:
-        parts = urlsplit(text)
-        later = f"{parts.path}{parts.fragment}" + (parts.query if parts.netloc and not parts.hostname else "")
-        return parts.scheme != "unix" and "@" in f"{later}{parts.port or ''}"
+        parts, port = urlsplit(text), urlsplit(text).port
+        query = parts.query if parts.netloc and (port == 0 or not parts.hostname) else ""
+        return parts.scheme != "unix" and "@" in f"{parts.path}{parts.fragment}{query}"
     except ValueError:  # the port is no number
         return True
 

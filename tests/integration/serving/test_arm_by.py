@@ -107,6 +107,13 @@ def test_the_only_arm_of_a_request_is_the_callers_beyond_a_limit(world):
     assert (decision.arm, decision.arm_by) == ("multi_step", "caller")
 
 
+def test_the_only_arm_of_a_turn_is_the_callers(world):
+    """A later turn of a task that allows one arm is the caller's choice, also if the task has this arm."""
+    first = asked(world, session="task", unit="task")
+    turn = asked(world, session="task", unit="task", arms=(first.arm,))
+    assert (turn.turn_of, turn.arm, turn.arm_by) == (first.id, first.arm, "caller")
+
+
 def test_the_only_arm_of_a_service_is_learned(make_world):
     """Where nobody has a choice, answers are learned, so that a second arm meets one that is known."""
     world = make_world(arms={"one": {"run_by": "caller"}})

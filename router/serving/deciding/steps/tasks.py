@@ -138,7 +138,7 @@ def _keep_arm(question: Question, *, arm: ArmName, by: ArmBy) -> None:
         return
     if question.query.arm_by is not None:
         return
-    question.arm_by = by
+    question.note_choice(by)
     reason = _reason_to_move(question, arm=arm)
     if reason is not None:
         question.add(MovedTurn(reason=reason))

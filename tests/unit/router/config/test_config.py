@@ -335,6 +335,7 @@ def test_an_address_as_hosts_write_it(written, variable, given, used):
         ("REDIS_URL", "rediss://me:12/hunter2=@host:6380/0"),
         ("REDIS_URL", "redis://:hunter2#pass@host:6379/0"),
         ("REDIS_URL", "redis://:12?hunter2@host:6379/0"),
+        ("REDIS_URL", "redis://me:0?hunter2@host:6379/0"),
     ],
 )
 def test_a_password_that_cuts_the_address_is_refused(written, variable, url):

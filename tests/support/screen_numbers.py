@@ -742,7 +742,7 @@ FREE: Final = (
     r"(?<= %)(?: │)? (?:S|\N{EN DASH})(?: (?:│ +)?S(?: \(S)? to S)?",  # what a kind earns
     r"kind of question weight of cost [\w ,]+? probabilities",  # kinds that vary with the draws
     r"(?i)these N kinds explain P|kinds of questions explain P",
-    r"(?:all of them|the newest N)[ │]+P[ │]+\w+ P(?:,? \w+ P)*",  # means of all probabilities: test_policy_map.py
+    r"(?:these|(?:of these, )?the newest) N[ │]+P[ │]+\w+ P(?:,? \w+ P)*",  # means of all: test_policy_map.py
     r"the N questions most likely to get \w+(?: P(?: \w+ P)*)?",
     r"│ [^│]*most likely[^│]* │[^│]*│[^│]*│[^│]*│[^│]*│[^│]*│",
     r"\(N: a task, [^)]*\)|of N questions that other arms answered",

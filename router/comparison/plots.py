@@ -7,13 +7,14 @@ stand in a nested SVG that is stretched. Each picture has a title, a text altern
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from markupsafe import Markup
 
 from ragbandit.router.comparison.assessment import NumberTable
 from ragbandit.router.comparison.axes import AxisScale, number_scale, time_scale
-from ragbandit.shared.texts.formats import decimal, duration, moment, number, one_line, percent
+from ragbandit.shared.texts.formats import decimal, duration, moment, money, number, one_line, percent
 
 #: look of a mark: (index of the colour, index of the shape)
 Look = tuple[int, int]
@@ -29,6 +30,7 @@ _WRITTEN: Final[dict[str, Callable[[float | None], str]]] = {
     "percent": percent,
     "seconds": duration,
     "reward": decimal,
+    "dollars": partial(money, unit="dollars"),
 }
 _SHAPES: Final = (
     "M6 1a5 5 0 1 0 .01 0z",

@@ -20,6 +20,7 @@ from ragbandit.router.comparison.assessment import Assessment
 from ragbandit.router.comparison.page import template_values
 from ragbandit.router.comparison.plots import FEW, ArmSigns, Line, Picture, draw_lines
 from ragbandit.router.config.finding import Finding
+from ragbandit.router.learning.monitoring.price import cost_unit_of
 from ragbandit.router.learning.sources import exclusions_of
 from ragbandit.router.learning.status import quarantined_decisions
 from ragbandit.router.operation.budget_words import budget_lines
@@ -154,7 +155,8 @@ def _chart(title: str, history: Overview, *, series: Sequence[Line], unit: str) 
     return draw_lines(title, at=at, series=series, unit=unit, times=True, from_zero=True, note=note)
 
 
-def earned_charts(history: Overview) -> list[Picture]:
+def earned_charts(history: Overview, *, cost_unit: str) -> list[Picture]:
+    """Charts with the values of all arms together. cost_unit: unit of the cost that the reward charges."""
     points = points_since_start(history)
 
     def chart(title: str, unit: str, *, is_of_ratings: bool = False, **fields: str) -> Picture | None:
@@ -167,7 +169,7 @@ def earned_charts(history: Overview) -> list[Picture]:
 
     charts = (
         chart("Reward and quality per question", "reward", is_of_ratings=True, reward="reward", quality="quality"),
-        chart("Cost per question, as the reward counts it", "", is_of_ratings=True, cost="cost"),
+        chart("Cost per question, as the reward counts it", cost_unit, is_of_ratings=True, cost="cost"),
         chart("Decisions", "", decisions="decided"),
         chart("Latency, 95th percentile", "seconds", latency="p95_s"),
     )
@@ -228,7 +230,7 @@ async def first(request: Request) -> Response:
         "state": state,
         "findings": await reads_of(request).run(lambda: _findings(router, state)),
         "budgets": await reads_of(request).run(budgets),
-        "charts": earned_charts(history),
+        "charts": earned_charts(history, cost_unit=cost_unit_of(router.settings.reward)),
         "buys": newest.can_buy and caller_of(request).role in (None, "admin"),
         "command": newest.command if newest.report.asked is None and newest.assessment.verdict == NOT_KNOWN else None,
         "waiting": (await label_counts(request)).decisions,
@@ -282,7 +284,7 @@ async def arms(request: Request) -> Response:
     values = _shared(request, chosen, history)
     tried = {row.arm for row in history.arms}
     values["untried"] = [arm for arm in router_of(request).service.arms if arm not in tried]
-    values["is_dollars"] = dict(router_of(request).settings.reward.cost) == {"dollars": 1.0}
+    values["is_dollars"] = cost_unit_of(router_of(request).settings.reward) == "dollars"
     charts = arm_charts(history, sign=values["sign"], cost=router_of(request).settings.reward.cost)
     return page(request, "arms.html", title="Arms", charts=charts, **values)
 

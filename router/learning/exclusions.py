@@ -17,13 +17,13 @@ from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.sources import (
     KINDS,
     Exclusion,
-    KeyDirectory,
     add_exclusion,
     exclusions_of,
     matches_source,
+    read_keys,
+    sources_of,
     stored_exclusions,
 )
-from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers.inheritance import is_inheriting, register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -56,7 +56,7 @@ def count_feedback(ledger: Ledger, *, source: str, since: float | None, until: f
 
     Raises InvalidInput, with the sources that have feedback in that time, if this source has none.
     """
-    keys = KeyDirectory(KeyStore(ledger.database).list_keys())
+    keys = read_keys(ledger.database)
     after, count, counts = "", 0, Counter[str]()
     while True:
         query = select(feedback, decisions.c.tenant).join_from(feedback, decisions).where(feedback.c.id > after)
@@ -66,7 +66,7 @@ def count_feedback(ledger: Ledger, *, source: str, since: float | None, until: f
             item = feedback_value(row)
             in_time = (since is None or item.received_at >= since) and (until is None or item.received_at < until)
             if in_time:
-                names = keys.names_of(item, tenant=row["tenant"])
+                names = sources_of(item, tenant=row["tenant"], keys=keys)
                 counts.update(names)
                 count += matches_source(source, names)
         if not rows:

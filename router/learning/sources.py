@@ -10,7 +10,7 @@ A feedback has several sources. Settings name them as follows:
 A name that ends in * matches every source that begins with the text before the *.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, get_args
 
@@ -18,11 +18,10 @@ from sqlalchemy import Connection, func, insert, select
 
 from ragbandit.router.config.settings import LearningSettings
 from ragbandit.router.learning.adjustments import AdjustedRow, Adjustment, Basis
-from ragbandit.router.storage.access.api_keys import ApiKey, KeyStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import TableRows
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import feedback, quarantines
+from ragbandit.router.storage.sql.tables import api_keys, feedback, quarantines
 from ragbandit.shared.texts.text_forms import name_form
 from ragbandit.shared.types import Feedback, FeedbackId, JoinedDecision, Json, JudgedBy, JudgeRequest, LabelRequest
 
@@ -102,25 +101,25 @@ LEAST_LABELLED: Final = 0.2
 IMPORTED_RATER: Final = "import:"
 
 
-class KeyDirectory:
-    def __init__(self, keys: Iterable[ApiKey] = ()) -> None:
-        self._keys: Mapping[str, ApiKey] = {key.public_id: key for key in keys}
+def read_keys(database: Database) -> dict[str, set[str]]:
+    """Public id of each API key, also of revoked ones -> further names of this source."""
+    with database.read() as connection:
+        rows = connection.execute(select(*api_keys.c["public_id", "name", "role"])).all()
+    return {key: {f"key:{name_form(name)}", f"role:{role}"} for key, name, role in rows}
 
-    def names_of(self, item: Feedback, *, tenant: str) -> frozenset[str]:
-        """Full names of all sources of a feedback. tenant: tenant of the judged decision."""
-        names = {f"tenant:{tenant}"}
-        if item.rater is not None:
-            names.add(f"rater:{name_form(item.rater)}")
-        if item.api_key is not None:
-            names.add(f"key:{item.api_key}")
-            key = self._keys.get(item.api_key)
-            if key is not None:
-                names |= {f"key:{name_form(key.name)}", f"role:{key.role}"}
-        return frozenset(names)
+
+def sources_of(item: Feedback, *, tenant: str, keys: Mapping[str, set[str]]) -> set[str]:
+    """Full names of all sources of a feedback. tenant: tenant of the judged decision. keys: see `read_keys`."""
+    names = {f"tenant:{tenant}"}
+    if item.rater is not None:
+        names.add(f"rater:{name_form(item.rater)}")
+    if item.api_key is not None:
+        names |= {f"key:{item.api_key}", *keys.get(item.api_key, ())}
+    return names
 
 
 def matches_source(name: str, sources: Collection[str]) -> bool:
-    """Whether a name of settings and commands matches one of a feedback's sources (`KeyDirectory.names_of`)."""
+    """Whether a name of settings and commands matches one of a feedback's sources (`sources_of`)."""
     kind, _, given = name.partition(":")
     full_name = f"{'rater:import' if kind == 'import' else kind}:{name_form(given)}"
     if full_name.endswith("*"):
@@ -227,13 +226,13 @@ class Screening(Adjustment):
 
     def __init__(self, ledger: Ledger, *, settings: LearningSettings) -> None:
         self.ledger, self.settings = ledger, settings
-        self._keys = KeyDirectory()
+        self._keys: Mapping[str, set[str]] = {}
         self._exclusions: tuple[Exclusion, ...] = ()
         #: result of `first_above_cap` for the decisions of the last `look_up`
         self._above_cap: Mapping[RaterDay, tuple[float, str]] = {}
 
     def refresh(self) -> None:
-        self._keys = KeyDirectory(KeyStore(self.ledger.database).list_keys())
+        self._keys = read_keys(self.ledger.database)
         self._exclusions = tuple(exclusions_of(self.ledger.database, new_label=self.ledger.label))
 
     def look_up(self, page: Sequence[JoinedDecision]) -> None:
@@ -248,7 +247,7 @@ class Screening(Adjustment):
         usable: list[Feedback] = []
         factors: dict[str, float] = {}
         for item in joined.feedback:
-            sources = self._keys.names_of(item, tenant=joined.decision.query.tenant)
+            sources = sources_of(item, tenant=joined.decision.query.tenant, keys=self._keys)
             day = _capped_day(item)
             first = None if day is None else self._above_cap.get(day)
             if first is not None and (item.received_at, item.id) >= first:

@@ -4,10 +4,13 @@ import json
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import update
 
-from ragbandit.router.learning.sources import weight_factor
+from ragbandit.router.learning.sources import matches_source, read_keys, sources_of, weight_factor
 from ragbandit.router.serving.checks.reports import make_feedback
+from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.sql.counters import row_counts, stored_counts
+from ragbandit.router.storage.sql.tables import api_keys
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Feedback
 from tests.conftest import on_sqlite
@@ -37,6 +40,18 @@ def sound(world):
     with world.database.read() as connection:
         assert row_counts(connection, label=world.store.label) == stored_counts(connection, label=world.store.label)
     assert world.router.verify(deep=True).ok
+
+
+def test_keys_whose_names_look_alike_are_one_source(make_world):
+    """Keys are found by every name that looks like theirs, in the store or in the settings, and by their role."""
+    world = make_world()
+    key = KeyStore(world.database).create(name="x", role="app", now=world.now, actor="cli:test").key.public_id
+    with world.database.write() as connection:
+        connection.execute(update(api_keys).values(name="cafe\u0301"))
+    by_key = make_feedback(decision_id="d", settings=world.settings, now=world.now, rating=1.0)
+    names = sources_of(replace(by_key, api_key=key), tenant="t", keys=read_keys(world.database))
+    assert names == {"tenant:t", f"key:{key}", "key:caf\u00e9", "role:app"}
+    assert all(matches_source(f"key:{name}", names) for name in ("caf\u00e9", " cafe\u0301 ", "caf\u200b\u00e9"))
 
 
 def test_a_key_has_one_vote(make_world):

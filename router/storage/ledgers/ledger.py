@@ -10,10 +10,9 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, RowMapping, and_, case, delete, exists, func, select, tuple_, update
+from sqlalchemy import ColumnElement, RowMapping, and_, delete, exists, func, select, tuple_, update
 
 from ragbandit.router.storage.ledgers.appending import LedgerBatch
 from ragbandit.router.storage.ledgers.closing import ClosingRule
@@ -186,16 +185,12 @@ class Ledger:
     ) -> Iterator[tuple[Update, Decision]]:
         """Like `read`, with the decision of each update. Raises StoreError at an unreadable decision.
 
-        Features of another encoder than the ledger's are left out. Decisions have such features if an earlier release
-        computed all features again, and their text had been erased before. page: rows per query.
+        page: rows per query
         """
-        encoder_hash = self.encoder_hash()
         for row, decision_row in rows_of_ledger(self.database, label=self.label, after=after, upto=upto, page=page):
             decision = read_decision(decision_row)
             if isinstance(decision, StoreError):
                 raise decision
-            if encoder_hash and decision.encoder_hash != encoder_hash:
-                decision = replace(decision, features=None)
             yield update_value(row, decision=decision), decision
 
     def count_recent_updates(self) -> dict[ArmName, int]:
@@ -415,11 +410,7 @@ def lean_updates(
 
 
 def _page(ledger: Ledger, *, after: int, upto: int | None, page: int, more: tuple[str, ...]) -> Sequence[Any]:
-    features: ColumnElement[Any] = decisions.c.features
-    encoder_hash = ledger.encoder_hash()
-    if encoder_hash:  # as in `Ledger.read_with_decisions`
-        features = case((decisions.c.encoder_hash == encoder_hash, features))
-    columns = [*updates.c[_COLUMNS], features, decisions.c.cost_weight, *IMPORTED_COLUMNS]
+    columns = [*updates.c[_COLUMNS], *decisions.c["features", "cost_weight"], *IMPORTED_COLUMNS]
     columns += [decisions.c[name] for name in more]
     query = select(*columns).join_from(updates, decisions, decisions.c.id == updates.c.decision_id)
     query = query.where(updates.c.policy == ledger.label, updates.c.seq > after)

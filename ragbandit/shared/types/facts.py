@@ -120,7 +120,7 @@ class MovedTurn(Fact):
     reason: str
 
 
-def decided_unit(facts: Mapping[str, Json]) -> DecisionUnit | None:
+def decided_unit(facts: Collection[str]) -> DecisionUnit | None:
     """The unit that a decision was drawn for: "task" if it begins or continues a task, None for one turn."""
     return "task" if TaskTurn.key in facts else None
 

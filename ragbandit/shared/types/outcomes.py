@@ -397,6 +397,11 @@ class Query:
         """The caller's id of the conversation; None if there is none, or if the service has chosen the id."""
         return None if self.session is not None and str(self.session).startswith(DERIVED) else self.session
 
+    def at(self, cost_weight: float | None, *, unit: DecisionUnit | None) -> "Query":
+        """The query at this cost weight and for this unit."""
+        is_same = self.cost_weight == cost_weight and self.unit == unit
+        return self if is_same else replace(self, cost_weight=cost_weight, unit=unit)
+
     @property
     def turn_limits(self) -> list[SpendLimit]:
         """The limits of the question's task and session."""
@@ -472,10 +477,7 @@ class Decision:
     @property
     def served(self) -> Query:
         """The query as the policy read it: with the cost weight and the unit at which it was decided."""
-        unit = decided_unit(self.facts)
-        if (self.query.cost_weight, self.query.unit) == (self.cost_weight, unit):
-            return self.query
-        return replace(self.query, cost_weight=self.cost_weight, unit=unit)
+        return self.query.at(self.cost_weight, unit=decided_unit(self.facts))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

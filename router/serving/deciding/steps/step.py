@@ -10,17 +10,7 @@ from ragbandit.router.policies.needs import NeedSource
 from ragbandit.router.serving.loading.live import LiveVersions
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.shared.types import (
-    ArmBy,
-    ArmName,
-    Decision,
-    DecisionId,
-    DecisionUnit,
-    Fact,
-    FeatureRows,
-    Query,
-    TaskTurn,
-)
+from ragbandit.shared.types import ArmBy, ArmName, Decision, DecisionId, Fact, FeatureRows, Query, decided_unit
 
 F = TypeVar("F", bound=Fact)
 
@@ -53,10 +43,7 @@ class Question(Offer):
     @property
     def served(self) -> Query:
         """The query as the policy reads it, see `Decision.served`."""
-        weight, query = self.cost_weight, self.query
-        unit: DecisionUnit | None = "task" if TaskTurn in self.facts else None
-        is_same = query.cost_weight is weight and query.unit == unit
-        return query if is_same else replace(query, cost_weight=weight, unit=unit)
+        return self.query.at(self.cost_weight, unit=decided_unit({fact.key for fact in self.facts}))
 
     def note_choice(self, by: ArmBy) -> None:
         """Store what chose the arm. The caller's choice stays: a named arm, or only one allowed arm."""

@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.model_servers.refusals import Inability
 from ragbandit.shared.texts.redaction import without_keys
 from ragbandit.shared.types import DecisionId
 
@@ -13,6 +12,10 @@ from ragbandit.shared.types import DecisionId
 #: timeout: no reply in time. limited: status 429. failed: status 5xx. denied: the arm's key, model or address is wrong,
 #: or its quota is used up. refused: the request is wrong, or the arm is unable to answer it (see `Failure.inability`)
 FailureKind = Literal["unreachable", "broken", "timeout", "limited", "failed", "unreadable", "denied", "refused"]
+#: context: the prompt, perhaps with its answer, does not fit the model. limit: the answer may have fewer tokens.
+#: parameter: the server does not support a parameter of the request. form: it does not support a kind of message, part
+#: or tool, or a request of this size. model: it does not have the model
+Inability = Literal["context", "limit", "parameter", "form", "model"]
 #: sign that a server no longer has the model. named: status 410, the server's own code, or words with the model's name.
 #: words: only words about some model, which may repeat what a caller wrote
 GoneSign = Literal["named", "words"]

@@ -8,12 +8,9 @@ people report. Texts are cut before they are searched, and every pattern takes l
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-#: context: the prompt, perhaps with its answer, does not fit the model. limit: the answer may have fewer tokens.
-#: parameter: the server does not support a parameter of the request. form: it does not support a kind of message, part
-#: or tool, or a request of this size. model: it does not have the model
-Inability = Literal["context", "limit", "parameter", "form", "model"]
+from ragbandit.shared.model_servers.failures import Inability
 
 #: a prompt is too long if it leaves fewer tokens than this for its answer; otherwise the answer is limited to the rest
 _LEAST_ANSWER: Final = 1000

@@ -36,6 +36,13 @@ from ragbandit.shared.types.request_facts import (
 
 #: key in `Outcome.reply`: whether the answer is the transcript of its audio
 SPOKEN: Final = "spoken"
+#: fields of the message in `Outcome.reply` with images, audio or video
+MEDIA: Final = ("images", "image", "audio", "video", "videos")
+#: field of that message with signed thoughts, and with all blocks of Anthropic's Messages that a chat cannot have. `at`
+#: in a block is the number of characters of text before it. A block "citations" belongs to the text that ends there
+BLOCKS: Final = "thinking_blocks"
+#: fields of that message that may be larger than texts, with a limit of their own
+LARGE_FIELDS: Final = (*MEDIA, BLOCKS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

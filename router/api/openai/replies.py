@@ -10,9 +10,10 @@ from ragbandit.router.api.endpoints.streaming import PING, event_bytes
 from ragbandit.router.replies.decisions import decision_json, failover_json
 from ragbandit.router.replies.values import build_reply, json_of
 from ragbandit.router.serving.checks.questions import COMPLETION_PREFIX
-from ragbandit.shared.dialects.chat.message_parts import LOGPROBS, MEDIA
+from ragbandit.shared.dialects.chat.message_parts import LOGPROBS
 from ragbandit.shared.types import (
     CUT,
+    MEDIA,
     Decision,
     DeltaPiece,
     Outcome,

@@ -19,10 +19,14 @@ from ragbandit.router.storage.decisions.continuing import continuation_key
 from ragbandit.router.storage.decisions.decision_writes import DecisionWrites
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.router.storage.decisions.turns import add_turns, earlier_turns, read_continues
-from ragbandit.router.storage.jobs import answers
 from ragbandit.router.storage.jobs.scores import MAX_CHECKS, JudgeSample, add_jobs, add_labels, sample_outcomes
 from ragbandit.router.storage.rows.outcome_rows import KNOWN_REASONS, outcome_row
-from ragbandit.router.storage.rows.waiting import LOCK_WAITING_WITH_FIRSTS, WITH_FIRSTS, flag_waiting
+from ragbandit.router.storage.rows.waiting import (
+    LOCK_WAITING_WITH_FIRSTS,
+    WITH_FIRSTS,
+    drop_answer_jobs,
+    flag_waiting,
+)
 from ragbandit.router.storage.sql.bulk_insert import Row, insert_rows, send
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves, WriteTransaction, send_stored_counts
@@ -182,7 +186,7 @@ def _insert(
         flagged = [row for row in locked.unlearned() if row["decision_id"] in keys]
         flag_waiting(connection, flagged, moves=moves, has_outcome=True)
         by_workers = [key for key in keys if locked.decided[key]["run_by"] == "worker"]
-        removed = answers.remove(connection, by_workers)
+        removed = drop_answer_jobs(connection, by_workers)
         reserved = {row["decision_id"]: row["reserved"] or 0 for row in removed()} if kinds else {}
         settle_answers(moves, map(itemgetter(0), new), rows=locked.decided, kinds=kinds, reserved=reserved)
     return new

@@ -23,9 +23,10 @@ from sqlalchemy import ColumnElement, case, select, update
 from ragbandit.router.storage.access.reservations import billionths
 from ragbandit.router.storage.jobs.claims import CLAIM_S, Claims
 from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.storage.rows.waiting import drop_answer_jobs
 from ragbandit.router.storage.sql.bulk_insert import Rows, insert_rows, send
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.database import Database, overwrite_freed
+from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.store_clock import CLOCK
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.processes.this_process import ProcessIdentity
@@ -133,18 +134,6 @@ def _conversation(facts: Mapping[str, Any]) -> Conversation:
     return Conversation(fields=fields, dialect=facts.get(_DIALECT, "chat"), headers=facts.get(_HEADERS, {}))
 
 
-def remove(connection: Connection, ids: Collection[str], *, running: bool = True) -> Rows:
-    """Send the deletion of jobs, in the transaction that stores outcomes or closes decisions. Returns a function that
-    returns their decisions and estimates. running: whether claimed jobs are deleted, too.
-    """
-    if not ids:
-        return list
-    overwrite_freed(connection)  # a chat contains texts of users, which must not stay in free pages
-    unclaimed = "" if running else " AND claimed_by IS NULL"
-    deletion = f"DELETE FROM jobs WHERE kind = 'answer' AND decision_id IN ?{unclaimed}"  # noqa: S608 # text of ours
-    return send(connection, f"{deletion} RETURNING decision_id, reserved", sorted(ids))
-
-
 def erase_chats(connection: Connection, ids: Collection[str]) -> None:
     """Blank the chats of these decisions; their jobs stay."""
     connection.execute(update(jobs).where(_IS_ANSWER, jobs.c.decision_id.in_(ids)).values(facts="{}"))
@@ -224,4 +213,4 @@ class AnswerQueue(Claims):
     def drop(self, decision_id: DecisionId) -> None:
         """Remove the job of a decision that was deleted or already has an outcome."""
         with self._database.write() as connection:
-            remove(connection, [decision_id])
+            drop_answer_jobs(connection, [decision_id])

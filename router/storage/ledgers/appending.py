@@ -8,9 +8,8 @@ from sqlalchemy import insert, select, update
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.access.turn_sums import forget_sums
-from ragbandit.router.storage.jobs import answers
 from ragbandit.router.storage.rows.conversion import update_row
-from ragbandit.router.storage.rows.waiting import delete_waiting, reset_feedback_flags
+from ragbandit.router.storage.rows.waiting import delete_waiting, drop_answer_jobs, reset_feedback_flags
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, policies, updates, waiting
@@ -56,7 +55,7 @@ class LedgerBatch:
         leaving = waiting.c.policy == self.label, waiting.c.decision_id.in_(self.done)
         if len(delete_waiting(connection, *leaving, moves=moves)) != len(self.done):
             raise Conflict("another learner has already closed a decision of this batch")
-        removed = answers.remove(connection, self.done, running=False)
+        removed = drop_answer_jobs(connection, self.done, running=False)
         closed = [{"policy": self.label, "made_at": self.now, **asdict(closure)} for closure in self.closed]
         for table, rows in ((updates, self.rows), (closures, closed)):
             if rows:

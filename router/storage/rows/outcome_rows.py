@@ -15,7 +15,6 @@ from ragbandit.router.storage.rows.conversion import JSON_OBJECT, Form, TableRow
 from ragbandit.router.storage.sql.bulk_insert import Row
 from ragbandit.router.storage.sql.json_columns import json_object
 from ragbandit.router.storage.sql.tables import outcomes
-from ragbandit.shared.dialects.chat.message_parts import LARGE
 from ragbandit.shared.types import (
     ABANDONED,
     AMOUNTS,
@@ -24,6 +23,7 @@ from ragbandit.shared.types import (
     DIED,
     ERASED,
     IMPORTED,
+    LARGE_FIELDS,
     NO_TEXT,
     NOT_PERMITTED,
     Branch,
@@ -238,7 +238,7 @@ def _sources_json(sources: tuple[Source, ...]) -> str | None:
 def _reply_json(reply: Mapping[str, Json]) -> str | None:
     """The reply without its media if they have more than MAX_STORED_MEDIA characters; "omitted" names them."""
     message = reply.get("message")
-    media = {name: message[name] for name in LARGE if name in message} if isinstance(message, dict) else {}
+    media = {name: message[name] for name in LARGE_FIELDS if name in message} if isinstance(message, dict) else {}
     if isinstance(message, dict) and media and len(canonical(media)) > MAX_STORED_MEDIA:
         kept = {name: value for name, value in message.items() if name not in media}
         reply = {**reply, "message": kept, "omitted": list[Json](media)}

@@ -4,16 +4,17 @@ All transactions lock tables in the order LOCK_ORDER, which prevents deadlocks. 
 table at once, in the order of their keys. No other transaction can lock rows that it has inserted.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, RowMapping, and_, delete, exists, func, literal, select, update
 
 from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts, or_unfilled
-from ragbandit.router.storage.sql.bulk_insert import Row, insert_into, send
+from ragbandit.router.storage.sql.bulk_insert import Row, Rows, insert_into, send
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
+from ragbandit.router.storage.sql.database import overwrite_freed
 from ragbandit.router.storage.sql.tables import decisions, feedback, jobs, outcomes, units, waiting
 from ragbandit.shared.types import Decision, TaskTurn
 
@@ -129,6 +130,18 @@ def waiting_row(decision: Decision, *, label: str) -> dict[str, Any]:
     columns = {"decision_id": decision.id, "decided_at": decision.made_at, "run_by": decision.run_by}
     task = TaskTurn.of(decision.facts)
     return {"policy": label, **columns, **dict.fromkeys(_STORED, False), "open_until": task and task.until}
+
+
+def drop_answer_jobs(connection: Connection, ids: Collection[str], *, running: bool = True) -> Rows:
+    """Send the deletion of jobs, in the transaction that stores outcomes or closes decisions. Returns a function that
+    returns their decisions and estimates. running: whether claimed jobs are deleted, too.
+    """
+    if not ids:
+        return list
+    overwrite_freed(connection)  # a chat contains texts of users, which must not stay in free pages
+    unclaimed = "" if running else " AND claimed_by IS NULL"
+    deletion = f"DELETE FROM jobs WHERE kind = 'answer' AND decision_id IN ?{unclaimed}"  # noqa: S608 # text of ours
+    return send(connection, f"{deletion} RETURNING decision_id, reserved", sorted(ids))
 
 
 def labels_in_use(connection: Connection, *, label: str) -> Callable[[], set[str]]:

@@ -5,12 +5,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from ragbandit.shared.dialects.chat.message_parts import BLOCKS, thoughts_of
+from ragbandit.shared.dialects.chat.message_parts import thoughts_of
 from ragbandit.shared.dialects.thoughts import THINKING
 from ragbandit.shared.model_servers.event_reader import reply_counts
 from ragbandit.shared.model_servers.token_usage import count_of
 from ragbandit.shared.reading.fields import clean_value, flat_text, object_in, objects_in
 from ragbandit.shared.reading.input_counts import InputCounts
+from ragbandit.shared.types import BLOCKS
 
 #: type of an error -> HTTP status
 STATUSES: Final = {

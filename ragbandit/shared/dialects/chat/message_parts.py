@@ -6,17 +6,11 @@ from typing import Any, Final
 
 from ragbandit.shared.reading.fields import flat_text
 from ragbandit.shared.texts.growing_text import GrowingText
+from ragbandit.shared.types import MEDIA
 
 #: type of a tool call -> field of the call with the text that the model wrote
 CALL_TEXTS: Final = {"function": "arguments", "custom": "input"}
 LOGPROBS: Final = "logprobs"
-#: fields of a message with images, audio or video
-MEDIA: Final = ("images", "image", "audio", "video", "videos")
-#: field of an answer with signed thoughts, and with all blocks of Anthropic's Messages that a chat cannot have. `at` in
-#: a block is the number of characters of text before the block. A block "citations" belongs to the text that ends there
-BLOCKS: Final = "thinking_blocks"
-#: fields that may be larger than texts, with a limit of their own
-LARGE: Final = (*MEDIA, BLOCKS)
 #: fields of a message with thoughts: DeepSeek and vLLM, Groq and OpenRouter, Copilot, OpenRouter's list of details
 _THOUGHTS: Final = ("reasoning_content", "reasoning", "reasoning_text", "reasoning_details")
 

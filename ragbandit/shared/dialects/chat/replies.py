@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from ragbandit.shared.dialects.chat.message_parts import CALL_TEXTS, LARGE, LOGPROBS, MessageParts, is_token
+from ragbandit.shared.dialects.chat.message_parts import CALL_TEXTS, LOGPROBS, MessageParts, is_token
 from ragbandit.shared.dialects.chat.plain_chunks import PlainParts, chunk_parts
 from ragbandit.shared.dialects.chat.tagged_thoughts import TaggedThoughts
 from ragbandit.shared.model_servers.call_prices import named_tier, told_dollars, told_in_reply
@@ -31,6 +31,7 @@ from ragbandit.shared.reading.fields import (
 )
 from ragbandit.shared.reading.input_counts import REPLY
 from ragbandit.shared.texts.growing_text import GrowingText
+from ragbandit.shared.types import LARGE_FIELDS
 
 #: longest message, longest text in it, and longest media by default, characters
 MAX_MESSAGE, MAX_TEXT, MAX_MEDIA = REPLY["message"].most, REPLY["text"].most, REPLY["media"].most
@@ -381,7 +382,7 @@ class ModelReply:
         if isinstance(value, list):
             value = self._numbered(name, value)
         cleaned, size = clean_value(value)
-        if name not in LARGE:
+        if name not in LARGE_FIELDS:
             self.size += size
         else:
             self.counts.add("media", size)
@@ -391,7 +392,7 @@ class ModelReply:
         """The next objects of a list with their index, by which clients join lists. None if the list is too long."""
         known = self.message.count(name)
         objects = (known or 0) + sum(isinstance(one, dict) for one in value)
-        if name in LARGE:
+        if name in LARGE_FIELDS:
             self.counts.check("parts", objects)
         elif objects > MAX_PARTS:
             self._omit(name)

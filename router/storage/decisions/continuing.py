@@ -1,32 +1,32 @@
-"""Finds the earlier turn that a request continues. Five keys can name it. KEYS has the function that makes each key and
-the column that stores it.
+"""Finds the earlier turn that a request continues. Five keys can name it.
 
 A *turn* is a request with its answer, and a *task* is all turns that one decision decides. Results of tools continue
 the turn with the calls. A session, a conversation or an agent names a task and not a turn in it.
 
-1. Results of calls. They are accepted once (`take_answers`), so the turns that bring them form a chain.
-2. The text of an answer, in a chat without an id. Chats of several users may begin alike, so an answer is continued
-   once, too, except by the same chat sent again.
+1. Results of calls (`calls_key`, `outcomes.call`). They are accepted once (`take_answers`), so the turns that bring
+   them form a chain.
+2. The text of an answer (`answer_key`, `outcomes.call`), in a chat without an id. Chats of several users may begin
+   alike, so an answer is continued once, too, except by the same chat sent again.
 3. The previous response. The addition `responses` gives the request the session and the messages of that response. Only
    calls of that response's decision are considered.
-4. The session, in a header or a field of the body. It names a task. The step `Tasks` finds the tasks of all questions
-   that are decided together by one statement.
+4. The session, in a header or a field of the body (`task_key`, `units.key`). It names a task. The step `Tasks` finds
+   the tasks of all questions that are decided together by one statement (`newest_tasks`).
 5. The message id, in a header. It names the answer to this request, so that a later rating from another system finds
    the decision. No request is continued by it.
 """
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from sqlalchemy import Column, select, update
+from sqlalchemy import select, update
 
 from ragbandit.router.storage.decisions.turns import loop_of, read_continues
 from ragbandit.router.storage.rows.conversion import body_hash
 from ragbandit.router.storage.sql.bulk_insert import run_statement
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import decisions, outcomes, units
+from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.errors import Conflict, RagBanditError
 from ragbandit.shared.types import DERIVED, ArmName, Decision, DecisionId, Loop, Outcome, Query, call_ids
 
@@ -45,35 +45,6 @@ _NEWEST: Final = "SELECT key, first, arm, turns, until FROM units WHERE key IN ?
 #: `field` of the error raised if another request has already brought the results, or continued the answer
 RESULTS: Final = "tool_call_id"
 ANSWER: Final = "messages"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Key:
-    """A key of the answer that a request continues or rates. Paths of functions begin below `ragbandit.router`."""
-
-    #: function that makes the key
-    made_by: str
-    stored_in: Column[Any]
-    #: function that finds the answer by the key; None if an addition does
-    found_by: str | None
-    #: `field` of the error if a second request has the same key; None if any number of requests may have it
-    once: str | None = None
-
-
-_HERE: Final = "storage.decisions.continuing"
-KEYS: Final = {
-    "results of calls": Key(
-        made_by=f"{_HERE}.calls_key", stored_in=outcomes.c.call, found_by=f"{_HERE}.earlier_turn", once=RESULTS
-    ),
-    "text of an answer": Key(
-        made_by=f"{_HERE}.answer_key", stored_in=outcomes.c.call, found_by=f"{_HERE}.earlier_turn", once=ANSWER
-    ),
-    "previous response": Key(
-        made_by="serving.checks.questions.new_id", stored_in=decisions.c.id, found_by=f"{_HERE}.earlier_turn"
-    ),
-    "session": Key(made_by=f"{_HERE}.task_key", stored_in=units.c.key, found_by=f"{_HERE}.newest_tasks"),
-    "message id": Key(made_by="api.schemas.question_headers.headers_of", stored_in=decisions.c.request, found_by=None),
-}
 #: maximum number of outcomes with the same key that are read, newest first
 _MOST_ALIKE: Final = 64
 

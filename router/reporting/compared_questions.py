@@ -31,6 +31,7 @@ from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
+from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import (
     AppliedRules,
     ArmName,
@@ -100,6 +101,21 @@ class ComparedQuestions:
     def obstacles(self) -> Mapping[str, int]:
         """Reason -> number of questions that cannot be asked."""
         return Counter(question.obstacle for question in self.differing if question.obstacle is not None)
+
+    @property
+    def obstacle_words(self) -> str:
+        return "; ".join(f"{count:,}: {reason}" for reason, count in sorted(self.obstacles.items()))
+
+    @property
+    def refusal(self) -> str | None:
+        """Why no question can be asked again; None if at least one can be."""
+        if not self.routed:
+            return "no question of the period compares two arms"
+        if not self.differing:
+            nothing = f"every question of the period went to {self.against}, so nothing differs"
+            return f"{nothing}; other arms must answer some"
+        others = f"{counted(len(self.differing), 'question')} that other arms answered"
+        return None if self.askable else f"of {others}, none can be asked again ({self.obstacle_words})"
 
 
 def read_compared_questions(

@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from ragbandit.router.config.settings import JudgeSettings
-from ragbandit.router.reporting.compared_questions import ComparedQuestions, read_compared_questions
+from ragbandit.router.reporting.compared_questions import read_compared_questions
 from ragbandit.router.reporting.reading import Report, ReportScope, newest_since
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.shared.texts.formats import counted, iso_time
+from ragbandit.shared.texts.formats import iso_time
 
 #: `Report.why` of an arm that the reader chose
 AS_ASKED: Final = "as asked"
@@ -53,11 +53,10 @@ def verdict_step(
         questions = read_compared_questions(
             database, period, against=arm, secret=None, arms=scope.configured, by_model=judge.generator is not None
         )
-        obstacle = _obstacle(questions)
-        if obstacle is None:
+        if questions.refusal is None:
             break
-    if obstacle is not None:
-        return NextStep(f"a verdict cannot be bought yet: {obstacle}", False)
+    if questions.refusal is not None:
+        return NextStep(f"a verdict cannot be bought yet: {questions.refusal}", False)
     others, own = {question.arm for question in questions.askable}, scope.configured - {*worker_arms}
     needs_functions = arm in own or others <= own
     given, notes = f"{options} --decide", []
@@ -79,20 +78,6 @@ def _periods(database: Database, scope: ReportScope) -> Iterator[ReportScope]:
     if since is not None:
         yield replace(scope, since=since)
     yield scope
-
-
-def _obstacle(questions: ComparedQuestions) -> str | None:
-    """Why no question can be asked again, and what helps; None if at least one can be."""
-    if not questions.differing:
-        return (
-            f"every question of the period went to {questions.against}, so nothing differs; other arms must answer some"
-        )
-    if questions.askable:
-        return None
-    why = "; ".join(f"{count:,}: {reason}" for reason, count in sorted(questions.obstacles.items()))
-    return (
-        f"of {counted(len(questions.differing), 'question')} that other arms answered, none can be asked again ({why})"
-    )
 
 
 def rating_advice(report: Report, *, options: str | None = None) -> str | None:

@@ -266,8 +266,7 @@ def _period_sentences(compared: ComparedQuestions) -> Iterator[str]:
     of, differing = f"{counted(compared.routed, 'routed question')} of the period", len(compared.differing)
     yield f"{of}: {compared.routed - differing:,} went to {compared.against} anyway, {differing:,} to other arms"
     if compared.obstacles:
-        why = "; ".join(f"{count:,}: {reason}" for reason, count in sorted(compared.obstacles.items()))
-        yield f"cannot be asked again, so that their difference is only bounded: {why}"
+        yield f"cannot be asked again, so that their difference is only bounded: {compared.obstacle_words}"
 
 
 def _end_of_questions(*, is_queue_full: bool) -> str:

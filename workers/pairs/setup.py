@@ -153,20 +153,11 @@ def _check_runnable(against: str, *, runnable: Collection[str]) -> None:
 
 
 def _check_askable(questions: ComparedQuestions) -> None:
-    if not questions.routed:
-        raise InvalidInput("no question of the period compares two arms", field="since", remedy="give a longer period")
-    if not questions.differing:
-        raise InvalidInput(
-            f"every question of the period went to {questions.against}: there is no difference",
-            field="against",
-            remedy="compare with another arm (--against), or give a longer period",
-        )
-    if not questions.askable:
-        why = "; ".join(f"{count:,}: {reason}" for reason, count in sorted(questions.obstacles.items()))
+    if questions.refusal is not None:
         remedy = "compare with another arm (--against), or give another period"
         if any(reason.endswith(NOT_HERE) for reason in questions.obstacles):
             remedy = "give the functions of your own arms with --module MODULE:NAME"
-        raise InvalidInput(f"no question can be asked again ({why})", field="against", remedy=remedy)
+        raise InvalidInput(questions.refusal, field="against", remedy=remedy)
 
 
 def _load_arms(names: Collection[str], *, settings: Settings, pipelines: Pipelines) -> dict[ArmName, LoadedArm]:

@@ -20,8 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ragbandit.router.api.app import Service, operators_app
 from ragbandit.router.api.request_state import STATE, RequestState
-from ragbandit.router.config.server import ROOT_PATH
-from ragbandit.router.config.settings import ServerSettings
+from ragbandit.router.config.server import ROOT_PATH, ServerSettings
 from ragbandit.router.serving.setup.requirements import bind_socket
 
 log = logging.getLogger("ragbandit.server")

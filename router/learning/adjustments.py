@@ -1,6 +1,6 @@
 """Adjustments: the steps between a waiting decision and its update, in the order that `Learner` lists.
 
-1. `corrected_prices.Repricing`: corrects the dollars of the decision's outcome.
+1. `Repricing`: corrects the dollars of the decision's outcome.
 2. `sources.Screening`: leaves out feedback that must not be learned, and sets factors on the weight of the rest.
 3. `examples.Joining`: lets the decision wait until its time (`ClosingRule`), then computes its reward.
 4. `arm_changes.ArmChanges`: rejects the decision if its arm has changed since, or restarts changed arms. This is the
@@ -9,8 +9,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from ragbandit.router.storage.access.corrections import Corrections, corrections_of
+from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.types import ArmName, ClosedDecision, Feedback, JoinedDecision, Reward
 
 
@@ -66,6 +68,22 @@ class Adjustment(ABC):
     @abstractmethod
     def adjust(self, row: AdjustedRow, *, basis: Basis) -> AdjustedRow | ClosedDecision | None:
         """Returns the decision as changed, its closure with the reason, or None if it must wait."""
+
+
+class Repricing(Adjustment):
+    """Corrects the dollars of outcomes by the corrections that `data reprice` stores. Stored outcomes do not change."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._database = ledger.database
+        self._corrections = Corrections()
+
+    def refresh(self) -> None:
+        with self._database.read() as connection:
+            self._corrections = corrections_of(connection)
+
+    def adjust(self, row: AdjustedRow, *, basis: Basis) -> AdjustedRow:  # noqa: ARG002 - of the protocol
+        joined = self._corrections.applied(row.joined)
+        return row if joined is row.joined else replace(row, joined=joined)
 
 
 class Adjustments:

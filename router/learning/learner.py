@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ragbandit.router.config.settings import PolicyDefinition
-from ragbandit.router.learning.adjustments import AdjustedRow, Adjustments, Basis
-from ragbandit.router.learning.corrected_prices import Repricing
+from ragbandit.router.config.policy import PolicyDefinition
+from ragbandit.router.learning.adjustments import AdjustedRow, Adjustments, Basis, Repricing
 from ragbandit.router.learning.examples import Joining, closing_rule, make_update, updates_to_learn
 from ragbandit.router.learning.monitoring.arm_changes import ArmChanges
 from ragbandit.router.learning.monitoring.diagnosis import diagnose

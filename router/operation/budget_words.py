@@ -6,7 +6,8 @@ from typing import Final
 
 from sqlalchemy import select
 
-from ragbandit.router.config.settings import PolicySettings, TenantSettings
+from ragbandit.router.config.policy import PolicySettings
+from ragbandit.router.config.server import TenantSettings
 from ragbandit.router.operation.budgets import DollarBudget, budget_states, period_bounds
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import serves_prices

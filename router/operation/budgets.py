@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from ragbandit.router.config.settings import TenantSettings
+from ragbandit.router.config.server import TenantSettings
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.spending import Spender, Spent, read_spending
 from ragbandit.router.storage.sql.database import Database

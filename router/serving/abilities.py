@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
+from ragbandit.router.config.named_sections import DEFAULT
 from ragbandit.router.config.sections import GeneratorSettings
-from ragbandit.router.config.settings import DEFAULT
 from ragbandit.shared.dialects.registry import NATIVE_NEEDS, conversation_parameters
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.efforts import EFFORTS, sent_effort

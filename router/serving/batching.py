@@ -14,7 +14,7 @@ from concurrent.futures import Future, TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from ragbandit.router.config.settings import ServerSettings
+from ragbandit.router.config.server import ServerSettings
 from ragbandit.shared.errors import NotReady, Overloaded, TooManyRequests
 from ragbandit.shared.types import Receipt
 

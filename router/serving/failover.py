@@ -13,8 +13,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from ragbandit.router.config.named_sections import DEFAULT
 from ragbandit.router.config.rules import RuleBook
-from ragbandit.router.config.settings import DEFAULT, BudgetSettings
+from ragbandit.router.config.settings import BudgetSettings
 from ragbandit.router.policies.draw import certain_decision, seed_of
 from ragbandit.router.serving.abilities import Ability, unmet_needs, without_chat
 from ragbandit.router.serving.checks.questions import RESPONSE_PREFIX, cap_budget, new_id

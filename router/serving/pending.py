@@ -17,7 +17,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
-from ragbandit.router.config.settings import ServerSettings
+from ragbandit.router.config.server import ServerSettings
 from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.serving.batching import MicroBatcher, QueueState, TenantCounts
 from ragbandit.router.serving.checks.questions import check_type, checked_id

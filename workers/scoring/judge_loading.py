@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ragbandit.router.config.settings import DEFAULT
+from ragbandit.router.config.named_sections import DEFAULT
 from ragbandit.router.storage.judgements import DayBudget, ScoreQueue
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.retrievers.without_index import NoRetriever

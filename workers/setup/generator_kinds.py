@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar, Final, get_args
 
-from ragbandit.router.config.settings import GeneratorSettings
+from ragbandit.router.config.sections import GeneratorSettings
 from ragbandit.shared.additions import with_additions
 from ragbandit.shared.errors import ConfigError, missing_package
 from ragbandit.shared.texts.formats import known_choices

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from ragbandit.router.config.named_sections import rename_errors, section_of
-from ragbandit.router.config.settings import DEFAULT, GeneratorSettings, Settings, WorkerSettings
+from ragbandit.router.config.named_sections import DEFAULT, rename_errors, section_of
+from ragbandit.router.config.sections import GeneratorSettings
+from ragbandit.router.config.settings import Settings, WorkerSettings
 from ragbandit.router.serving.setup.estimates import OWN_COSTS
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions

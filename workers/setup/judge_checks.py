@@ -4,7 +4,8 @@ import logging
 from typing import Final
 
 from ragbandit.router.config.named_sections import rename_errors
-from ragbandit.router.config.settings import GeneratorSettings, JudgeSettings
+from ragbandit.router.config.sections import GeneratorSettings
+from ragbandit.router.config.settings import JudgeSettings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Generator, Passage
 from ragbandit.strategies.failures import PromptTooLong

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ragbandit.router.config.named_sections import rename_errors, section_of
-from ragbandit.router.config.sections import assumed_prices
-from ragbandit.router.config.settings import GeneratorSettings, RetrieverSettings, RewardSettings, Settings
+from ragbandit.router.config.sections import GeneratorSettings, RetrieverSettings, RewardSettings, assumed_prices
+from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.types import ArmName, Budget, Json
 from ragbandit.strategies.arm_parts.composite import ArmPart, Check, CompositeArm

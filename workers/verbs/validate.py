@@ -20,7 +20,8 @@ from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.faults import faults_of
 from ragbandit.router.config.finding import Finding
 from ragbandit.router.config.named_sections import section_of
-from ragbandit.router.config.settings import ServerSettings, Settings
+from ragbandit.router.config.server import ServerSettings
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import AUTO
 from ragbandit.router.learning.monitoring.price import FREE, price_words
 from ragbandit.router.operation.findings import (

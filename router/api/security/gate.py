@@ -19,7 +19,7 @@ from ragbandit.router.api.request_state import request_state
 from ragbandit.router.api.security.key_ring import KeyRing
 from ragbandit.router.api.security.rules import AccessRule, is_page
 from ragbandit.router.api.security.sites import check_host, check_site, comes_from_browser
-from ragbandit.router.config.settings import ServerSettings
+from ragbandit.router.config.server import ServerSettings
 from ragbandit.router.serving.setup.bootstrap import is_loopback, is_open
 from ragbandit.router.storage.access.api_keys import ApiKey, KeysInForce, are_known_scopes
 from ragbandit.shared.errors import Forbidden, NotReady, Unauthorized

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fastapi import Request
 
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
-from ragbandit.router.config.settings import TenantSettings
+from ragbandit.router.config.server import TenantSettings
 from ragbandit.router.operation.budgets import budgets_of
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.prices import price_terms

@@ -14,7 +14,8 @@ import pyarrow as pa
 from sqlalchemy import and_, func, not_, select, true
 
 from ragbandit.router.config.loading import load as load_settings
-from ragbandit.router.config.settings import PolicyDefinition, Settings
+from ragbandit.router.config.policy import PolicyDefinition
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import UNLEARNED
 from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.estimation.bandit_log import Log

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from sqlalchemy import Row, and_, select
 
+from ragbandit.router.config.named_sections import DEFAULT
 from ragbandit.router.config.sections import GeneratorSettings
-from ragbandit.router.config.settings import DEFAULT
 from ragbandit.router.learning.monitoring.arm_changes import CHANGE, KIND
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.rows.conversion import body_hash

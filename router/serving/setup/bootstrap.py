@@ -10,7 +10,9 @@ from functools import cache
 
 from sqlalchemy import inspect
 
-from ragbandit.router.config.settings import EncoderSettings, ServerSettings, Settings
+from ragbandit.router.config.sections import EncoderSettings
+from ragbandit.router.config.server import ServerSettings
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.config.sources import changed_settings
 from ragbandit.router.encoders.base import AUTO, HASHING, Encoder
 from ragbandit.router.encoders.distilbert import DistilBertEncoder

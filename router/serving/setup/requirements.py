@@ -15,7 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Final
 
-from ragbandit.router.config.settings import EncoderSettings, ServerSettings, Settings
+from ragbandit.router.config.sections import EncoderSettings
+from ragbandit.router.config.server import ServerSettings
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import AUTO, HASHING
 from ragbandit.router.encoders.half_precision import half_precision_hash
 from ragbandit.router.encoders.hashing import HashingEncoder

@@ -3,7 +3,7 @@
 import pytest
 
 from ragbandit.additions.anthropic.generator import AnthropicGenerator
-from ragbandit.router.config.settings import GeneratorSettings
+from ragbandit.router.config.sections import GeneratorSettings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.workers.setup.generator_kinds import generator_kind
 from ragbandit.workers.setup.generators import make_generator

@@ -4,7 +4,8 @@ import pytest
 
 from ragbandit.additions.local_models.generator import LocalGenerator
 from ragbandit.additions.local_models.settings import LocalSection
-from ragbandit.router.config.settings import GeneratorSettings, Settings
+from ragbandit.router.config.sections import GeneratorSettings
+from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.workers.setup.generator_kinds import generator_kind
 from ragbandit.workers.setup.generators import capabilities_of, check_worker_arms, generator_version

@@ -5,7 +5,8 @@ import json
 import pytest
 import yaml
 
-from ragbandit.router.config.settings import GeneratorSettings, Settings
+from ragbandit.router.config.sections import GeneratorSettings
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.abilities import passing_arms
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.model_servers.failures import ServerFailed

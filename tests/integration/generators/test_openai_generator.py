@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ragbandit.router.config.settings import GeneratorSettings, Settings
+from ragbandit.router.config.sections import GeneratorSettings
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.abilities import without_chat
 from ragbandit.router.serving.setup.estimates import expected_dollars
 from ragbandit.shared.dialects import registry

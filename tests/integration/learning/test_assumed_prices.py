@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router.config.sections import assumed_prices
-from ragbandit.router.config.settings import BudgetSettings, GeneratorSettings, Settings
+from ragbandit.router.config.sections import GeneratorSettings, assumed_prices
+from ragbandit.router.config.settings import BudgetSettings, Settings
 from ragbandit.router.learning.repricing import reprice
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report

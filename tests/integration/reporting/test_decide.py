@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 
 from ragbandit import Router
 from ragbandit.router.config.rules import Rule
-from ragbandit.router.config.settings import GeneratorSettings
+from ragbandit.router.config.sections import GeneratorSettings
 from ragbandit.router.reporting.compared_questions import NO_TEXT, NOT_STORED, read_compared_questions
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report

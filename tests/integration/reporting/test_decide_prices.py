@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ragbandit.router.config.settings import GeneratorSettings
+from ragbandit.router.config.sections import GeneratorSettings
 from ragbandit.shared.types import Query
 from tests.conftest import on_sqlite
 from tests.integration.reporting.test_decide import Arms, prepared, run

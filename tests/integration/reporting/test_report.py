@@ -8,7 +8,9 @@ import pytest
 from sqlalchemy import insert
 
 from ragbandit.router.comparison import Difference, compare
-from ragbandit.router.config.settings import HoldbackSettings, PolicySettings, RewardSettings, Settings
+from ragbandit.router.config.policy import HoldbackSettings, PolicySettings
+from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.reporting import reading
 from ragbandit.router.reporting.before_start import keep_comparisons
 from ragbandit.router.reporting.reading import ReportScope, Sample, read_log

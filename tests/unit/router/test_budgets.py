@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from ragbandit.router.config.settings import Settings, TenantSettings
+from ragbandit.router.config.server import TenantSettings
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.operation import pacing
 from ragbandit.router.operation.budgets import BURST, BudgetSpent, budgets_of, period_bounds, price_factor
 from ragbandit.router.operation.pacing import Budgets

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from ragbandit.router.config.loading import load
-from ragbandit.router.config.settings import GeneratorSettings, Settings
+from ragbandit.router.config.sections import GeneratorSettings
+from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.workers.setup.generators import make_generator

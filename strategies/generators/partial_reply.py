@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from ragbandit.shared.dialects.chat.replies import MAX_MEDIA, ModelReply
+from ragbandit.shared.dialects.chat.replies import ModelReply
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.model_servers.openai_client import READ, UNREAD, Pace, ReplyReader
 from ragbandit.shared.model_servers.repeated_events import RepeatedEvents
 from ragbandit.shared.texts.growing_text import GrowingText
+from ragbandit.shared.types import MAX_MEDIA
 from ragbandit.strategies.answer_stream import first_stop
 from ragbandit.strategies.base import Request, seconds_until
 from ragbandit.strategies.failures import AnswerBlocked

@@ -15,8 +15,8 @@ from ragbandit.shared.model_servers import Kind
 from ragbandit.shared.model_servers.outbound import check_address, check_header_value
 from ragbandit.shared.model_servers.token_usage import HOURS, PRICES, zone_of
 from ragbandit.shared.plugins import check_values
-from ragbandit.shared.reading.input_counts import REPLY
 from ragbandit.shared.texts.redaction import variable_or_hidden
+from ragbandit.shared.types import MAX_MEDIA
 
 # Each field is strict. Pydantic would not convert a mapping to a dataclass that is strict as a whole.
 _Flag = Annotated[bool, Field(strict=True)]
@@ -117,7 +117,7 @@ class OpenAiOptions:
     #: tokens and an arm's own effort; null: all fields except the service's own
     passed: Sequence[str] | None = None
     #: longest images, audio and video of a chat's reply, characters of base64. A larger reply fails
-    media_chars: Annotated[int, Field(strict=True, ge=0, le=REPLY["media"].most)] = REPLY["media"].most
+    media_chars: Annotated[int, Field(strict=True, ge=0, le=MAX_MEDIA)] = MAX_MEDIA
     #: whether the server returns log-probabilities
     logprobs: _Flag = False
     #: longest silence within a reply, seconds

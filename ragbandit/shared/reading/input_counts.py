@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from ragbandit.shared.types import MAX_TEXT
+from ragbandit.shared.types import MAX_MEDIA, MAX_TEXT
 
 Kind: TypeAlias = Literal[
     "bytes",
@@ -53,7 +53,7 @@ REPLY: Final[Mapping[Kind, Cap]] = {
     "blocks": Cap(16_000_000, "characters in its blocks"),
     "text": Cap(MAX_TEXT, "characters of text"),
     "message": Cap(4 * MAX_TEXT, "characters of text, thoughts, calls and further fields"),
-    "media": Cap(16_000_000, "characters of images, audio or video"),
+    "media": Cap(MAX_MEDIA, "characters of images, audio or video"),
     "more": Cap(4 * MAX_TEXT, "characters beside its message"),
     "logprobs": Cap(4 * MAX_TEXT, "characters of log-probabilities"),
     "again": Cap(10 * MAX_TEXT, "characters of calls that are parsed while they come"),

@@ -86,6 +86,8 @@ SENT_ID: Final = "feedback_id"
 
 #: longest question, answer and gold answer, characters; a longer one is refused
 MAX_TEXT: Final = 100_000
+#: longest images, audio and video of an answer, characters of base64; a larger answer fails
+MAX_MEDIA: Final = 16_000_000
 #: maximum number of arms in a configuration, and in a row of a routing table
 MAX_ARMS: Final = 1_000
 #: largest amount of a cost term, and largest limit in a budget

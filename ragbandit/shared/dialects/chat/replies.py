@@ -31,10 +31,10 @@ from ragbandit.shared.reading.fields import (
 )
 from ragbandit.shared.reading.input_counts import REPLY
 from ragbandit.shared.texts.growing_text import GrowingText
-from ragbandit.shared.types import LARGE_FIELDS
+from ragbandit.shared.types import LARGE_FIELDS, MAX_MEDIA, MAX_TEXT
 
-#: longest message, longest text in it, and longest media by default, characters
-MAX_MESSAGE, MAX_TEXT, MAX_MEDIA = REPLY["message"].most, REPLY["text"].most, REPLY["media"].most
+#: longest message, characters
+MAX_MESSAGE: Final = REPLY["message"].most
 #: maximum number of calls in a message, and of objects in one of its lists
 MAX_CALLS, MAX_PARTS = REPLY["calls"].most, REPLY["parts"].most
 #: maximum number of names of fields that were left out

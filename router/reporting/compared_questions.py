@@ -17,12 +17,7 @@ from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.reporting.deciders import is_raised, paced_askers
 from ragbandit.router.reporting.left_out import ASKER_COLUMNS, asker_of, reason_to_leave_out
-from ragbandit.router.reporting.reading import (
-    ReportScope,
-    count_decisions,
-    count_imported,
-    in_sample,
-)
+from ragbandit.router.reporting.reading import ReportScope, count_decisions, count_imported, in_sample
 from ragbandit.router.storage.access.shared_secrets import draw_number
 from ragbandit.router.storage.rows.conversion import client_records_of
 from ragbandit.router.storage.rows.outcome_rows import cost_value, own_cost
@@ -226,11 +221,7 @@ def _forbidden(row: RowMapping, *, sent: Sent, against: str, rules: RuleBook | N
     if not rules:
         return None
     query = Query(
-        text="",
-        tenant=row["tenant"],
-        api_key=row["api_key"],
-        context=object_or_empty(row["context"]),
-        sent=sent,
+        text="", tenant=row["tenant"], api_key=row["api_key"], context=object_or_empty(row["context"]), sent=sent
     )
     for arm in (against, row["arm"]):
         if not rules.permits(query, arm=arm):

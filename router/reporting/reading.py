@@ -28,7 +28,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.drifts import Change
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.learning.sources import judgements_in_force, retracted_feedback, selection_weight
-from ragbandit.router.reporting.deciders import Decider, is_raised, newest_deciders, paced_askers
+from ragbandit.router.reporting.deciders import Decider, decider_of, is_raised, newest_deciders, paced_askers
 from ragbandit.router.reporting.estimates import LEAST_CHANCE
 from ragbandit.router.reporting.left_out import (
     ASKER_COLUMNS,
@@ -205,8 +205,8 @@ _SAME_CHARS: Final = 2000
 #: default of `ReportScope.most`: reading this many questions takes about a second, and 20 MB
 MOST_ROWS: Final = 30_000
 _JUDGED: Final = ("quality", "reward", "by_judge", "is_drawn", "counts", "cluster", "best", "worst")
-#: further numbers about judgements, besides _JUDGED
-_BESIDES: Final = ("score", "score_counts", "retracted")
+#: further numbers of the rows, besides _JUDGED
+_BESIDES: Final = ("score", "score_counts", "retracted", "held")
 _COLUMNS: Final = ("made_at", "tenant", "price", "asker", "raised", "stopped", "arm", *_JUDGED, *_BESIDES, *UNITS)
 _OFFERED: Final = ("row", "place", "pmf", "quality", "cost", "candidate")
 #: two probabilities are equal if they differ by less, so that rounding makes no policy differ from itself
@@ -318,6 +318,9 @@ class ReportRows:
     score_counts: Vector | None = None
     #: a rating that was retracted before it was learned, NaN without one; None if no answer has one
     retracted: Vector | None = None
+    #: others x (share - 1/2) of the draw's `Decider`: the sum is above 0 if a safe start decides more than the policy;
+    #: NaN if something else decided
+    held: Vector | None = None
     #: probabilities that `ReportScope.version` gives the arms that could be drawn, shape (n, K); None without a version
     candidate: Matrix | None = None
     #: who or what decided the newest questions until the end of the period, the newest first
@@ -603,6 +606,7 @@ class _Rows:
             self.is_bounded = False
         score = row["quality"] if rated and by_judge else object_or_empty(row["surrogates"]).get("judge", np.nan)
         taken_back = self._taken_back(row)
+        by = decider_of(facts, budget_factor=queried.budget_factor, pmf=dict(zip(arms, pmf, strict=True)))
         self.judged_twice += not by_judge and not np.isnan(score)
         self.columns.extend(
             (
@@ -623,6 +627,7 @@ class _Rows:
                 score,
                 selection_weight(facts, source="judge"),
                 taken_back,
+                by.others * (by.share - 0.5) if by.kind in ("policy", "safe start") else np.nan,
                 *self._costs(row),
             )
         )

@@ -122,11 +122,7 @@ def period_of(report: Report, *, now: float) -> str:
 
 
 def report_assessment(
-    report: Report,
-    *,
-    now: float,
-    arms: Sequence[str] = (),
-    steps: Sequence[str | None] = (),
+    report: Report, *, now: float, arms: Sequence[str] = (), steps: Sequence[str | None] = ()
 ) -> Assessment:
     """A report for people.
 
@@ -135,11 +131,7 @@ def report_assessment(
     total = report.total
     others = [one for one in report.arms if total is None or one.second != total.second]
     served = (*([] if total is None else [total]), *others)
-    groups = [
-        ("tenant", report.tenants),
-        ("price", report.prices),
-        ("week from", report.weeks),
-    ]
+    groups = (("tenant", report.tenants), ("price", report.prices), ("week from", report.weeks))
     tables = [
         ("what was served against each arm", served, True),
         *((f"by {name}", rows, False) for name, rows in groups),

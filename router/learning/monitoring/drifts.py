@@ -26,7 +26,7 @@ class Change:
     at: float
     """Time of the change, seconds since 1970."""
     arm: str
-    """The arm that changed."""
+    """The arm that changed; of a safe start that ended, its incumbent."""
     what: str
     """What changed, in words."""
 

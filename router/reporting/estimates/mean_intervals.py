@@ -80,13 +80,7 @@ def mean_interval(
     below, _ = standard_errors(difference - middle, variance=variance, farthest=farthest[0])
     _, above = standard_errors(difference - middle, variance=variance, farthest=farthest[1])
     return MeanInterval(
-        rows=difference,
-        middle=middle,
-        below=below,
-        above=above,
-        effective=effective,
-        alpha=alpha,
-        margin=margin,
+        rows=difference, middle=middle, below=below, above=above, effective=effective, alpha=alpha, margin=margin
     )
 
 

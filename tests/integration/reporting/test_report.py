@@ -24,8 +24,8 @@ from ragbandit.router.storage.rows.conversion import update_row
 from ragbandit.router.storage.sql.counters import ALL, stored_counts
 from ragbandit.router.storage.sql.tables import updates
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.texts.formats import percent
-from ragbandit.shared.types import IMPORTED, LabelRequest, PolicyLabel, Reward, Update
+from ragbandit.shared.texts.formats import moment, percent
+from ragbandit.shared.types import IMPORTED, LabelRequest, PolicyLabel, Reward, SafeStart, Update
 from tests.conftest import on_sqlite
 
 EPOCH, HOUR = 1_700_000_000.0, 3_600.0
@@ -91,6 +91,29 @@ class Store:
 @pytest.fixture
 def store(database, make_decision):
     return Store(database, make_decision)
+
+
+@on_sqlite
+def test_a_report_names_the_moment_from_which_the_policy_decides(store):
+    """A safe start that ended within the period is a change: the report has the moment from which on the policy decides
+    most questions, and the command for the time since then. While the safe start decides, and in the period after it,
+    there is no such change.
+    """
+    for number in range(300):
+        is_over = number < 140
+        start = SafeStart(arm="multi_step", share=0.95 if is_over else 0.1, slack=0.0, reason=None, floor=0.0)
+        pmf, arm = ((0.2, 0.8), "single_step") if is_over else ((0.9, 0.1), "multi_step")
+        drawn = {"arms": ("multi_step", "single_step"), "pmf": pmf, "arm": arm, "propensity": max(pmf)}
+        store.add(**drawn, facts={SafeStart.key: start.stored})
+    (change,) = report(store.database, SCOPE, policy=PolicySettings()).changes
+    assert change.arm == "multi_step"
+    assert 140 - 60 < (EPOCH - change.at) / HOUR < 140
+    words = f"the policy decides most questions from {moment(change.at)} on; before, a safe start with multi_step did"
+    assert change.what == words
+    early = replace(SCOPE, until=EPOCH - 145 * HOUR)
+    assert report(store.database, early, policy=PolicySettings()).state.startswith("safe start: ")
+    for scope in (early, replace(SCOPE, since=change.at)):
+        assert report(store.database, scope, policy=PolicySettings()).changes == ()
 
 
 def test_what_is_read_of_a_store(store, monkeypatch):

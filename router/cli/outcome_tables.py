@@ -27,6 +27,6 @@ def left_out_lines(bad: Sequence[BadRow]) -> list[str]:
     """Lines about the first MOST_NAMED unusable rows, and if there are more, about the number of all."""
     lines = [f"left out: line {row.line} {row.field} {row.reason}" for row in bad[:MOST_NAMED]]
     if len(bad) > MOST_NAMED:
-        unit = "task" if isinstance(bad[0], BadAnswer) else "row"
+        unit = "question" if isinstance(bad[0], BadAnswer) else "row"
         lines.append(f"left out: {counted(len({row.question_line for row in bad}), unit)} in all")
     return lines

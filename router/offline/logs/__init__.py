@@ -145,7 +145,7 @@ def check_bad(bad: Sequence[BadRow], *, good: int, path: Path, skip: bool, skipp
     if bad and not (skip and good):
         option = ", or give --skip-bad to continue without them" if skippable else ""
         remedy = f"correct them{option}" if good else "correct them: no row is left"
-        count, unit = len({row.question_line for row in bad}), "tasks" if isinstance(bad[0], BadAnswer) else "rows"
+        count, unit = len({row.question_line for row in bad}), "questions" if isinstance(bad[0], BadAnswer) else "rows"
         message = f"{count} of {count + good} {unit} cannot be used: {fault_words(bad)}"
         raise InvalidInput(message, field=str(path), remedy=remedy)
 

@@ -1,4 +1,4 @@
-"""Long tables, which have a row for each answer: the rows of a task become one record of a wide table."""
+"""Long tables, which have a row for each answer: the rows of a question become one record of a wide table."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,12 +21,12 @@ from ragbandit.router.offline.logs.table_values import (
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 
-_TELL_APART: Final = "if these are two tasks, name the column that identifies a task: --columns id=COLUMN"
+_TELL_APART: Final = "if these are two questions, name the column that identifies a question: --columns id=COLUMN"
 
 
 @dataclass(kw_only=True, slots=True)
-class _Task:
-    """A task so far. Keys of a context stand as "context.KEY"."""
+class _Question:
+    """A question so far. Keys of a context stand as "context.KEY"."""
 
     line: int
     #: our key -> (value that all rows share, first line that has it)
@@ -38,33 +38,33 @@ class _Task:
     is_usable: bool = True
 
     def record(self) -> dict[str, Any]:
-        """The task as a record of a wide table."""
+        """The question as a record of a wide table."""
         return {**{key: value for key, (value, _) in self.shared.items()}, **self.values}
 
 
 class AnswerRows:
-    """Groups the rows of a long table by task. It keeps the values of all rows.
+    """Groups the rows of a long table by question. It keeps the values of all rows.
 
-    A task is known by its id; without an id, by its question and data set. The faults of all rows go to `bad`,
-    and a task with a fault is left out.
+    A question is known by its id; without an id, by its text and data set. The faults of all rows go to `bad`,
+    and a question with a fault is left out.
     """
 
     def __init__(self, form: TableForm, *, bad: list[BadRow]) -> None:
         self.form, self.bad = form, bad
-        self._tasks: dict[str, _Task] = {}
+        self._questions: dict[str, _Question] = {}
         #: arm -> its name in the file
         self._arms: dict[str, str] = {}
 
     def read(self, rows: Iterable[tuple[int, Parse]]) -> Iterator[tuple[int, Parse]]:
-        """Yield (first line, parser of a wide record) of every usable task, in the order of the file."""
+        """Yield (first line, parser of a wide record) of every usable question, in the order of the file."""
         for line, parse in rows:
             try:
                 self._add(parse(), line=line)
             except InvalidInput as error:
                 self.bad.append(bad_row(error, line=line, question_line=line))
-        for task in self._tasks.values():
-            if task.is_usable:
-                yield task.line, partial(task.record)
+        for question in self._questions.values():
+            if question.is_usable:
+                yield question.line, partial(question.record)
 
     @property
     def remark(self) -> str | None:
@@ -77,27 +77,27 @@ class AnswerRows:
         shared = self._shared(entry, faults=faults)
         named = shared.pop("id", None)
         key = canonical([shared.get("question"), shared.get("dataset")] if named is None else named)
-        task = self._tasks.setdefault(key, _Task(line=line))
+        question = self._questions.setdefault(key, _Question(line=line))
         if named is not None:
-            task.shared.setdefault("id", (named, line))
+            question.shared.setdefault("id", (named, line))
         for ours, value in shared.items():
-            known, first = task.shared.setdefault(ours, (value, line))
+            known, first = question.shared.setdefault(ours, (value, line))
             if known != value:
-                reason = f"{value!r:.40} differs from line {first} of the same task"
-                remedy = f"all rows of a task need the same value; {_TELL_APART}"
+                reason = f"{value!r:.40} differs from line {first} of the same question"
+                remedy = f"all rows of a question need the same value; {_TELL_APART}"
                 faults.append(InvalidInput(reason, field=self._column(ours), remedy=remedy))
         arm = self._arm(entry, faults=faults)
-        if arm is not None and task.lines.setdefault(arm, line) != line:
-            reason = f"{arm!r} has a row for this task on line {task.lines[arm]} too"
-            remedy = f"keep one row for each task and arm; {_TELL_APART}"
+        if arm is not None and question.lines.setdefault(arm, line) != line:
+            reason = f"{arm!r} has a row for this question on line {question.lines[arm]} too"
+            remedy = f"keep one row for each question and arm; {_TELL_APART}"
             faults.append(InvalidInput(reason, field=self._column("arm"), remedy=remedy))
         values = self._values(entry, faults=faults)
         if faults or arm is None:
-            task.is_usable = False
-            self.bad += [bad_row(error, line=line, question_line=task.line) for error in faults]
+            question.is_usable = False
+            self.bad += [bad_row(error, line=line, question_line=question.line) for error in faults]
             return
         for ours, value in values.items():
-            task.values.setdefault(ours, {})[arm] = value
+            question.values.setdefault(ours, {})[arm] = value
 
     def _column(self, ours: str) -> str:
         """The column of the file, for messages."""
@@ -124,7 +124,7 @@ class AnswerRows:
             return None
 
     def _shared(self, entry: Mapping[str, Any], *, faults: list[InvalidInput]) -> dict[str, Any]:
-        """The values that all rows of a task share, as far as they are given; "context.KEY" -> value of the context."""
+        """The values that all rows of a question share, if they are given; "context.KEY" -> value of the context."""
         shared = {"question": self._converted(entry, "question", kind=_question, faults=faults)}
         for ours in ("id", "dataset", "hops"):
             if self._cell(entry, ours) is not None:

@@ -343,9 +343,7 @@ def _arms(correct: Mapping[ArmName, float], *, is_long: bool) -> tuple[ArmName, 
     if len(correct) < 2:
         remedy = "give at least two: there is nothing to route"
         if is_long:
-            remedy = (
-                "most tasks have the row of one arm only: name the column that identifies tasks, --columns id=COLUMN"
-            )
+            remedy = "most questions have one row: name the column that tells them apart, --columns id=COLUMN"
         raise InvalidInput(f"has {len(correct)} arms", field="correct", remedy=remedy)
     for arm in correct:
         if not ARM.fullmatch(arm):
@@ -362,13 +360,13 @@ def _checked_amounts(
     remedy = f"every row needs these arms: {', '.join(arms)}"
     if is_long:
         remedy = (
-            f"routers are compared on the same tasks, so each task needs a row of {', '.join(arms)}; add the row, or "
-            "leave these tasks out"
+            f"routers are compared on the same questions, so each question needs a row of {', '.join(arms)}; add the "
+            "row, or leave these questions out"
         )
     for name in sorted({*numbers} ^ {*arms}):
         reason = "is not an arm of most rows"
         if name in arms:
-            reason = "is missing: this task has no row of the arm" if is_long and key == "correct" else "is missing"
+            reason = "is missing: this question has no row of the arm" if is_long and key == "correct" else "is missing"
         faults.append(InvalidInput(reason, field=f"{key}.{name}", remedy=remedy))
     if faults:
         raise ExceptionGroup("arms", faults)

@@ -314,7 +314,7 @@ def test_a_long_table_has_the_rows_of_the_wide_one(world, tmp_path):
 
 @needs("classifiers")
 def test_columns_of_the_context_and_skipped_tasks(world, tmp_path):
-    """--columns names columns, declared keys become context, and --skip-bad leaves out tasks without an arm's row."""
+    """--columns names columns, declared keys become context, --skip-bad leaves out questions without an arm's row."""
     answers_csv(tmp_path / "answers.csv")
     text = (tmp_path / "answers.csv").read_text(encoding="utf-8-sig").splitlines()
     (tmp_path / "gap.csv").write_text("\n".join(["ask;who;good;Steps;Benchmark;Plan", *text[1:3], *text[4:]]))
@@ -327,7 +327,7 @@ def test_columns_of_the_context_and_skipped_tasks(world, tmp_path):
     for words in (evaluated, trained, ("advise", "--table", "gap.csv")):
         said = command.run(*words, *options, code=2).output
         assert (
-            "1 of 36 tasks cannot be used: line 2 correct.multi_step is missing: this task has no row of the arm"
+            "1 of 36 questions cannot be used: line 2 correct.multi_step is missing: this question has no row of "
             in said
         )
         assert "--skip-bad" in said

@@ -145,11 +145,11 @@ g?,y,1,1
         "line 3 score 'maybe' cannot be used",
         "line 4 dollars '-1' cannot be used",
         "line 5 score the value is missing",
-        "line 8 model 'x' has a row for this task on line 6 too",
-        "line 9 correct.y is missing: this task has no row of the arm",
+        "line 8 model 'x' has a row for this question on line 6 too",
+        "line 9 correct.y is missing: this question has no row of the arm",
         "also on line 10",
         "line 11 question the value is missing",
-        "each task needs a row of x, y",
+        "each question needs a row of x, y",
     ):
         assert part in said
     bad = []
@@ -186,7 +186,7 @@ def test_missing_columns_are_named_with_those_of_the_file(tmp_path):
 
 
 def test_declared_columns_become_context(tmp_path):
-    """A column with the name of a declared key is context, of the declared type; it may not differ within a task."""
+    """A column with the name of a declared key is context, of the declared type; a question has one value."""
     schema = {**TIER, "age": ContextKey(type="number"), "new": ContextKey(type="boolean")}
     text = (
         "question,arm,correct,steps,Tier,age,new\nq?,a,1,0,pro,12,yes\nq?,b,1,1,,12,yes\nr?,a,1,0,,,\nr?,b,1,1,,,no\n"
@@ -200,7 +200,7 @@ def test_declared_columns_become_context(tmp_path):
     assert dict(read_table(tmp_path / "w.jsonl").rows[0].context) == {}
     other = [{**row, "plan": plan} for row, plan in zip(ANSWERS, ("pro", "free", "pro", "pro"), strict=True)]
     said = refused(written(tmp_path, lines_of(other), "o.jsonl"), columns={"context.tier": "plan"}, schema=schema)
-    assert "o.jsonl:2 plan: 'free' differs from line 1 of the same task" in said
+    assert "o.jsonl:2 plan: 'free' differs from line 1 of the same question" in said
 
 
 def test_names_of_models_become_names_of_arms(tmp_path):
@@ -214,13 +214,13 @@ def test_names_of_models_become_names_of_arms(tmp_path):
 
 
 def test_a_log_with_one_answer_a_task_is_no_table(tmp_path):
-    """If most tasks have one row, the message asks for the column of the task's id."""
+    """If most questions have one row, the message asks for the column of the question's id."""
     rows = [{**row, "task_id": number} for number, row in enumerate(ANSWERS)]
     assert "--columns id=COLUMN" in refused(written(tmp_path, lines_of(rows), "a.jsonl"))
 
 
 def test_milliseconds_become_seconds_and_seconds_may_be_missing(tmp_path):
-    """A column whose name ends in ms is divided by 1000; a task that lacks a time has no seconds."""
+    """A column whose name ends in ms is divided by 1000; a question that lacks a time has no seconds."""
     rows = [{**row, "latency_ms": time} for row, time in zip(ANSWERS, (500, 1500, None, 20), strict=True)]
     table = read_table(written(tmp_path, lines_of(rows), "a.jsonl"))
     assert [dict(row.seconds) for row in table.rows] == [{"small": 0.5, "large": 1.5}, {}]

@@ -3,8 +3,8 @@
     python -m benchmarks.kinds                     # 9 worlds with a rule and 3 without, 10 seeds each: ten minutes
     python -m benchmarks.kinds --seeds 1 --labelled 0.3
 
-In a pass the policy decides 1,000 questions and learns from those that are labelled; the newest 500 are mapped. A map
-says what the policy does, so it can have the rule only if choices follow it. Worlds: benchmarks/kinds/worlds.py.
+In a pass the policy decides 1,000 questions and learns from those that are labelled; the newest 1,000 are mapped. Kinds
+are named by what the policy does or by what rewards show. Worlds: benchmarks/kinds/worlds.py.
 """
 
 import argparse
@@ -59,13 +59,14 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _table(found: Mapping[World, Sequence[tuple[PolicyMap, bool]]]) -> Table:
-    titles = ("passes", "choices follow the rule", "named", "rule in the names", "both", "explained")
+    titles = ("passes", "choices follow the rule", "named", "by rewards", "rule in the names", "explained")
     table = Table(Column("world", no_wrap=True), *(Column(title, justify="right") for title in titles), "first names")
     whole = {True: np.zeros(5, dtype=int), False: np.zeros(5, dtype=int)}
     for world, maps in found.items():
         shown = [[kind.name for kind in one.kinds] if one.is_named else [] for one, _ in maps]
-        right, follows = [is_named(world, names) for names in shown], [follows for _, follows in maps]
-        counts = [len(maps), sum(follows), sum(map(bool, shown)), sum(right), sum(np.logical_and(right, follows))]
+        right = [is_named(world, names) for names in shown]
+        by_rewards = sum(one.by_rewards for one, _ in maps)
+        counts = [len(maps), sum(follows for _, follows in maps), sum(map(bool, shown)), by_rewards, sum(right)]
         explained = f"{100 * float(np.median([one.explained for one, _ in maps])):.0f} %"
         table.add_row(world.name, *map(str, counts), explained, "; ".join(shown[0]))
         whole[bool(world.rule)] += np.array(counts)

@@ -47,6 +47,10 @@ class QuestionKind:
     """Mean reward; null if there are too few ratings."""
     over_best: Difference = field(default_factory=Difference)
     """Reward of the policy minus reward of the best fixed arm."""
+    better_arm: str | None = None
+    """The arm that surely earns more than the best fixed arm here; null if none does."""
+    better_by: Difference = field(default_factory=Difference)
+    """Reward of `better_arm` minus reward of the best fixed arm."""
     examples: tuple[str, ...] = ()
     """Texts of up to three of the questions, if the reader may see them."""
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, words
 from ragbandit.router.comparison.assessment import Assessment, NumberTable, QuestionKind
 from ragbandit.router.comparison.axes import AxisScale, number_scale
-from ragbandit.shared.texts.formats import decimal, number, one_line, percent
+from ragbandit.shared.texts.formats import NOTHING, decimal, number, one_line, percent
 
 WIDTH: Final = 80
 #: largest number of bars on one screen, of actions, and of lines of the sentence and of other texts
@@ -71,12 +71,21 @@ def print_assessment(
 
 
 def _kinds(kinds: Sequence[QuestionKind]) -> NumberTable:
-    columns = ("questions", "share", "chance of each arm", "reward", "over the best fixed arm", "for example")
+    columns = (
+        "questions",
+        "share",
+        "chance of each arm",
+        "reward",
+        "over the best fixed arm",
+        "better arm",
+        "for example",
+    )
     rows = []
     for kind in kinds:
         arms = ", ".join(f"{arm} {percent(round(share, 2))}" for arm, share in kind.arms.items() if share >= 0.01)
         numbers = (percent(round(kind.share, 3)), arms, decimal(kind.reward), words.difference(kind.over_best))
-        rows.append((kind.name, *numbers, "".join(kind.examples[:1])))
+        better = f"{kind.better_arm} {words.difference(kind.better_by)}" if kind.better_arm else NOTHING
+        rows.append((kind.name, *numbers, better, "".join(kind.examples[:1])))
     return NumberTable(title="who gets what", columns=columns, rows=tuple(rows))
 
 

@@ -33,7 +33,14 @@ WHOLE = Assessment(
     frontier=tuple(FrontierPoint(name=name, quality=q, cost=c, kind=kind) for name, q, c, kind in POINTS),
     kinds=(
         QuestionKind(name="short", share=0.7, arms={"fast": 0.9, "deep": 0.1}, reward=0.8, examples=("Who?", "Why?")),
-        QuestionKind(name="long", share=0.3, arms={"deep": 1.0}, reward=None),
+        QuestionKind(
+            name="long",
+            share=0.3,
+            arms={"deep": 1.0},
+            reward=None,
+            better_arm="deep",
+            better_by=Difference(estimate=0.1, low=0.05, high=0.15),
+        ),
     ),
     curves=tuple(
         LearningCurve(

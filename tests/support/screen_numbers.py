@@ -289,7 +289,7 @@ def _raised(store: Counted, found: re.Match[str]) -> Groups:
 
 def _kinds_of(store: Counted, found: re.Match[str]) -> Groups:
     several = store.one(f"SELECT count(*) FROM decisions d WHERE {_DRAWN} AND d.fault IS NULL")
-    return {"n": _n(min(several, 500))}
+    return {"n": _n(min(several, 1_000))}
 
 
 def _kind(store: Counted, found: re.Match[str]) -> Groups:

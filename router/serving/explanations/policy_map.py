@@ -1,8 +1,9 @@
 """Map of a policy: at most eight kinds of questions, each with its arms.
 
-A regression tree (CART: Breiman, Friedman, Olshen and Stone 1984) predicts the arm probabilities (pmfs) of the newest
-questions from simple facts about them. Each step splits the leaf for which a split most reduces the sum of squares of
-the pmfs around the leaves' means, on half of the questions; a split is kept if it reduces that of the other half too.
+A tree splits the newest questions by simple facts about them: first where the rewards of an arm differ between the
+sides, whether or not the policy follows, then where the arm probabilities (pmfs) differ. The latter is the split that
+most reduces their sum of squares around the leaves' means (CART: Breiman, Friedman, Olshen and Stone 1984). A split is
+made from half of the questions, and kept if the other half confirms it.
 """
 
 import json
@@ -40,7 +41,7 @@ from ragbandit.shared.types import ArmName, Matrix, Query
 #: number of newest decisions that are read, and most questions among them that are mapped: older ones were decided by
 #: policies that had learned less
 LOOKED_AT: Final = 5_000
-MOST_QUESTIONS: Final = 500
+MOST_QUESTIONS: Final = 1_000
 #: part of these that is mapped if kinds do not explain the whole, for example since a safe start decided older ones
 _NEWEST_PART: Final = 4
 MOST_LEAVES: Final = 8
@@ -49,7 +50,8 @@ FEWEST, _FEWEST_PART = 10, 50
 #: least reduction by a split, as a share of the sum of squares before all splits; smaller ones may be chance
 LEAST_GAIN: Final = 0.01
 EXAMPLES, LONGEST = 3, 120
-#: kinds are named if they explain so much, if the pmfs are on average so far from their mean, and if rewards confirm it
+#: kinds that rewards do not show are named if they explain so much, if the pmfs are on average so far from their mean,
+#: and if rewards confirm that this pays
 EXPLAINED, LEAST_SPREAD = 1 / 3, 0.05
 #: largest number of arms whose likeliest questions are shown if kinds are not named
 MOST_DIFFERENT: Final = 4
@@ -74,12 +76,18 @@ class PolicyMap:
     best: ArmName | None = None
     has_texts: bool = True
     confirmed: bool = False  #: see `KindRewards.confirmed`
+    by_rewards: bool = False  #: whether rewards show that the advantage of an arm differs between kinds
     #: id of each mapped decision -> the name of its kind; empty if kinds are not named
     kind_of: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_named(self) -> bool:
         """Whether `kinds` are kinds, and not single questions."""
+        return self.by_rewards or self.is_followed
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether the probabilities follow the kinds, and rewards confirm that this pays."""
         return self.confirmed and self.explained >= EXPLAINED
 
     @property
@@ -91,6 +99,10 @@ class PolicyMap:
         texts = "" if self.has_texts else "; the kinds have no words, since texts are not kept (log.text)"
         if self.is_named:
             part = f"these {len(self.kinds)} kinds explain {share} of how the probabilities differ between {newest}"
+            if not self.is_followed:
+                part = (
+                    f"an arm's advantage differs between these kinds, but the probabilities do not follow yet: {part}"
+                )
             best = f"; the best fixed arm is {self.best}" if self.best else ""
             return f"{part}{best}{texts}"
         if not self.differs:
@@ -195,24 +207,26 @@ def map_of_queries(
 
 
 def map_of(asked: Asked, *, pmfs: Matrix, arms: Sequence[ArmName], earned: KindRewards) -> PolicyMap:
-    """The leaves of a tree; all questions together if rewards do not confirm that questions need different arms; the
-    questions that differ most if the leaves explain too little.
+    """The leaves of a tree. Without a split by rewards: all questions together if rewards do not confirm that questions
+    need different arms; the questions that differ most if the leaves explain too little.
     """
-    leaves = grow_tree(pmfs, tests=asked.tests, made=asked.made)
+    leaves, by_rewards = grow_tree(pmfs, tests=asked.tests, made=asked.made, earned=earned)
     best, has_texts = earned.best(), any(asked.texts)
-    common: dict[str, Any] = {"questions": len(pmfs), "has_texts": has_texts}
+    common: dict[str, Any] = {"questions": len(pmfs), "has_texts": has_texts, "by_rewards": by_rewards}
     common["best"] = None if best is None else arms[best]
-    if math.sqrt(_squares(pmfs) / (2 * len(pmfs))) < LEAST_SPREAD:
+    differs = math.sqrt(_squares(pmfs) / (2 * len(pmfs))) >= LEAST_SPREAD
+    if not differs and not by_rewards:
         return PolicyMap(**common)
-    explained = _explained(pmfs, leaves, made=asked.made)
-    common |= {"differs": True, "explained": explained, "confirmed": earned.confirmed}
-    if not earned.confirmed:
+    explained = _explained(pmfs, leaves, made=asked.made) if differs else 0.0
+    common |= {"differs": differs, "explained": explained, "confirmed": earned.confirmed}
+    if not earned.confirmed and not by_rewards:
         everything = _all_of(earned, name=f"these {len(pmfs):,}", pmfs=pmfs, arms=arms, whole=len(pmfs))
         return PolicyMap(kinds=(everything,), **common)
-    if explained < EXPLAINED:
+    if explained < EXPLAINED and not by_rewards:
         return PolicyMap(kinds=tuple(_most_different(asked, pmfs=pmfs, arms=arms)), **common)
     names = [_name(path, places=places, asked=asked) for path, places in leaves]
     leaf_of = {place: name for name, (_, places) in zip(names, leaves, strict=True) for place in places.tolist()}
+    better = [None if best is None else earned.better(best, places=places) for _, places in leaves]
     kinds = [
         QuestionKind(
             name=name,
@@ -220,9 +234,11 @@ def map_of(asked: Asked, *, pmfs: Matrix, arms: Sequence[ArmName], earned: KindR
             arms=dict(zip(arms, pmfs[places].mean(axis=0).tolist(), strict=True)),
             reward=earned.mean(places),
             over_best=Difference() if best is None else earned.over(best, places=places),
+            better_arm=None if other is None else arms[other[0]],
+            better_by=Difference() if other is None else other[1],
             examples=_examples(asked, places=places),
         )
-        for name, (_, places) in zip(names, leaves, strict=True)
+        for name, (_, places), other in zip(names, leaves, better, strict=True)
     ]
     kinds.sort(key=lambda kind: -kind.share)
     kind_of = {key: leaf_of[place] for place, key in enumerate(asked.ids)}
@@ -340,35 +356,47 @@ def _tests_of_words(words: Mapping[str, Sequence[int]], questions: int) -> Itera
         yield Test(condition=Condition(word, True, is_word=True), holds=holds)
 
 
-def grow_tree(targets: Matrix, *, tests: Sequence[Test], made: npt.NDArray[np.bool_]) -> list[tuple[Path, Rows]]:
-    """The leaves of a tree. targets: pmfs, shape (n questions, K arms). made: see `Asked`."""
+def grow_tree(
+    targets: Matrix, *, tests: Sequence[Test], made: npt.NDArray[np.bool_], earned: KindRewards
+) -> tuple[list[tuple[Path, Rows]], bool]:
+    """Returns (the leaves of a tree, whether one of its splits is by rewards).
+
+    targets: pmfs, shape (n questions, K arms); they split if rewards confirm that this pays. made: see `Asked`
+    """
     holds = np.array([test.holds for test in tests]).reshape(len(tests), len(targets))
     rows = np.arange(len(targets))
     least = [LEAST_GAIN * _squares(targets[side]) + 1e-12 * len(rows) for side in (made, ~made)]
     fewest = max(FEWEST, len(rows) // _FEWEST_PART) // 2
 
-    def best_of(places: Rows) -> tuple[float, int]:
+    def sides_of(places: Rows, test: int) -> list[Rows]:
+        return [places[holds[test, places] == side] for side in (True, False)]
+
+    def best_of(places: Rows) -> tuple[bool, float, int]:
+        """(whether the split is by rewards, its gain, its number) of the best split; a gain of 0 for none."""
+        if (split := earned.best_split(holds, places=places, made=made)) is not None:
+            return True, *split
         from_these = places[made[places]]
-        return _best_split(targets[from_these], holds[:, from_these], fewest=fewest)
+        gain, test = _best_split(targets[from_these], holds[:, from_these], fewest=fewest)
+        if not earned.confirmed or gain <= least[0]:
+            return False, 0.0, 0
+        before, *after = (_unexplained(targets, part, made=made) for part in (places, *sides_of(places, test)))
+        # on the questions that the split was not made from
+        return (False, gain, test) if before - sum(after) > least[1] else (False, 0.0, 0)
 
     leaves: list[tuple[Path, Rows]] = [((), rows)]
-    best = [best_of(rows)]
+    best, any_by_rewards = [best_of(rows)], False
     while len(leaves) < MOST_LEAVES:
-        at = max(range(len(leaves)), key=lambda leaf: best[leaf][0])
-        gain, test = best[at]
-        if gain <= least[0]:
+        at = max(range(len(leaves)), key=lambda leaf: best[leaf][:2])
+        by_rewards, gain, test = best[at]
+        if gain <= 0.0:
             break
         path, places = leaves[at]
-        sides = [places[holds[test, places] == side] for side in (True, False)]
-        before, *after = (_unexplained(targets, part, made=made) for part in (places, *sides))
-        if before - sum(after) <= least[1]:  # on the questions that the split was not made from
-            best[at] = (0.0, 0)
-            continue
+        sides, any_by_rewards = sides_of(places, test), any_by_rewards or by_rewards
         leaves[at : at + 1] = [
             ((*path, (tests[test], side)), part) for side, part in zip((True, False), sides, strict=True)
         ]
         best[at : at + 1] = [best_of(part) for part in sides]
-    return leaves
+    return leaves, any_by_rewards
 
 
 def _unexplained(targets: Matrix, rows: Rows, *, made: npt.NDArray[np.bool_]) -> float:

@@ -29,7 +29,7 @@ HOSTILE = replace(
     WHOLE,
     comparisons=tuple(replace(BETTER, first=TEXT, second=f"{TEXT} {number}") for number in range(9)),
     frontier=tuple(replace(point, name=TEXT) for point in WHOLE.frontier),
-    kinds=(QuestionKind(name=TEXT, share=1.0, arms={TEXT: 1.0}, reward=None, examples=(TEXT,)),),
+    kinds=(QuestionKind(name=TEXT, share=1.0, arms={TEXT: 1.0}, reward=None, better_arm=TEXT, examples=(TEXT,)),),
     curves=(replace(WHOLE.curves[0], name=TEXT),),
     actions=(TEXT,) * 4,
     facts={TEXT: TEXT},
@@ -149,7 +149,9 @@ def test_all_kinds_of_questions_are_printed_on_demand():
     """With --all the screen has each kind, its arms, its reward and an example."""
     file = io.StringIO()
     print_assessment(WHOLE, Console(file=file, force_terminal=False, width=200), show_all=True)
-    assert re.search(r"short +│ +70 % │ +fast 90 %, deep 10 % │ +0\.800 │ +not known yet │ +Who\?", file.getvalue())
+    text = file.getvalue()
+    assert re.search(r"short +│ +70 % │ +fast 90 %, deep 10 % │ +0\.800 │ +not known yet │ +\N{EN DASH} │ +Who\?", text)
+    assert "│ deep +0.100 (+0.050 to +0.150) │" in text
 
 
 @given(st.lists(st.floats(), max_size=5), st.sampled_from(("", "dollars", "seconds", "percent", "steps")))

@@ -141,7 +141,9 @@ def mapped(rows, pmfs, *, texts=None):
     texts = texts or [""] * len(rows)
     tests = [*policy_map._tests(rows)]
     asked = Asked(texts=texts, facts=rows, tests=tests, made=halves(texts))
-    tree = grow_tree(pmfs, tests=tests, made=asked.made)
+    earned = replace(KindRewards.of_outcomes(np.full(pmfs.shape, np.nan), pmfs=pmfs), confirmed=True)
+    tree, by_rewards = grow_tree(pmfs, tests=tests, made=asked.made, earned=earned)
+    assert not by_rewards
     leaves = {policy_map._name(path, places=places, asked=asked): places for path, places in tree}
     return leaves, policy_map._explained(pmfs, tree, made=asked.made)
 
@@ -251,12 +253,48 @@ def test_kinds_are_named_only_if_rewards_confirm_them():
     rows, texts = questions(400), [f"question {number}" for number in range(400)]
     pmfs = np.where(np.array([row["words"] > 9 for row in rows])[:, None], [0.1, 0.9], [0.9, 0.1])
     told = shown(pmfs, rows=rows, texts=texts, rewards=np.random.default_rng(4).normal(0.5, 0.1, (400, 2)))
-    assert told.explained > 0.99
     assert not told.is_named
     assert told.sentence.startswith("different questions get different arms; no rewards confirm yet that this pays")
     [everything] = told.kinds
     assert (everything.name, everything.share, everything.examples) == ("these 400", 1.0, ())
     assert everything.arms == pytest.approx(dict(zip(("cheap", "dear"), pmfs.mean(axis=0), strict=True)))
+
+
+def by_draws(seed, *, means, dear=0.3):
+    """The map of 600 draws from equal probabilities. means: chances of a reward, by (short or long question, arm)"""
+    rows, texts, rng = questions(600), [f"question {number}" for number in range(600)], np.random.default_rng(seed)
+    long = np.array([row["words"] > 9 for row in rows]).astype(np.intp)
+    drawn = (rng.random(600) < dear).astype(np.intp)
+    rewards = (rng.random(600) < np.array(means)[long, drawn]).astype(np.float64)
+    pmfs = np.tile([1.0 - dear, dear], (600, 1))
+    earned = KindRewards.of_draws(rewards, drawn=drawn, pmfs=pmfs, most=600)
+    asked = Asked(texts=texts, facts=rows, tests=[*policy_map._tests(rows)], made=halves(texts))
+    return map_of(asked, pmfs=pmfs, arms=["cheap", "dear"], earned=earned)
+
+
+def test_kinds_that_rewards_show_are_named_before_the_policy_follows_them():
+    """The sentence says that the probabilities do not follow, and a kind has the arm that earns more there."""
+    told = by_draws(1, means=[[0.9, 0.5], [0.4, 0.8]])
+    assert (told.is_named, told.by_rewards, told.differs, told.best) == (True, True, False, "dear")
+    assert told.sentence.startswith(
+        "an arm's advantage differs between these kinds, but the probabilities do not follow yet: these 2 kinds"
+    )
+    kinds = {kind.name: kind for kind in told.kinds}
+    assert kinds.keys() == {"longer than 9 words", "up to 9 words"}
+    assert kinds["longer than 9 words"].better_arm is None  # the best fixed arm is best here
+    short = kinds["up to 9 words"]
+    assert short.better_arm == "cheap"
+    assert 0.2 < short.better_by.low < 0.4 < short.better_by.high < 0.6
+
+
+def test_rewards_that_differ_for_every_arm_make_no_kinds():
+    """Where long questions are harder for both arms alike, and where all are alike, rewards name no kind in 40 logs."""
+    named = [
+        by_draws(seed, means=means).is_named
+        for seed in range(20)
+        for means in ([[0.9, 0.95], [0.3, 0.35]], [[0.5, 0.7]] * 2)
+    ]
+    assert sum(named) <= 1
 
 
 def started_safely(*, rewards):

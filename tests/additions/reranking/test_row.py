@@ -116,9 +116,9 @@ def test_a_server_that_fails_fails_the_answer(folder):
 
 def test_a_reranker_within_the_budget_of_seconds(folder):
     """A slow server is cut off at the question's deadline, and what it was asked is paid."""
-    with ScriptedHttp(Scripted(delay_s=9)) as http:
+    with ScriptedHttp(Scripted(delay_s=30)) as http:
         rerank = {"url": http.url, "prices": {"search": 0.002}}
-        outcome = answered(configured(folder, rerank=rerank), QUESTION, seconds=0.8)
+        outcome = answered(configured(folder, rerank=rerank), QUESTION, seconds=3.0)
     assert (outcome.status, outcome.stop_reason, outcome.cost.dollars) == ("exhausted", "budget_seconds", 0.002)
 
 

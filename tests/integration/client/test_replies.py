@@ -72,7 +72,7 @@ def test_a_cancelled_call(service):
 
     async def walk():
         async with AsyncClient(service.url) as client:
-            waiting = asyncio.create_task(client.answer(QUESTION, wait_s=1))
+            waiting = asyncio.create_task(client.answer(QUESTION, wait_s=5))
             await asyncio.sleep(0.2)
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):

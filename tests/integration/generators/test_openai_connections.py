@@ -159,11 +159,11 @@ def test_a_connection_is_used_again_after_its_pauses(pace):
 @pytest.mark.timeout(30)
 def test_pieces_that_come_slowly_are_read_as_they_come(pace):
     """Pieces further apart than a pause are read one by one; fast ones before a silence are read while it lasts."""
-    slow = [part for number in range(6) for part in (event(str(number)), 0.08)]
+    slow = [part for number in range(6) for part in (event(str(number)), 0.25)]
     fast = [part for number in range(20) for part in (event(str(number)), 0.002)]
 
     async def run():
-        async with connected([HEAD + b"\r\n", *slow, *fast, 0.6, event("last")]) as (model, _):
+        async with connected([HEAD + b"\r\n", *slow, *fast, 1.5, event("last")]) as (model, _):
             groups = await timed_groups(model, pace=pace)
         assert [len(values) for values, _ in groups[:6]] == [1] * 6
         assert len(groups[-1][0]) == 1

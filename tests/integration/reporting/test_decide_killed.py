@@ -4,6 +4,8 @@ import json
 import time
 from contextlib import closing
 
+import pytest
+
 from benchmarks.service_process import environment
 from ragbandit import Router
 from ragbandit.router.cli.store import actor
@@ -12,6 +14,8 @@ from ragbandit.router.storage.sql.database import Database
 from tests.integration.reporting.test_decide import CODE
 from tests.support import command
 from tests.support.forked import Forked
+
+pytestmark = pytest.mark.timeout(300)  # five processes begin, one after the other
 
 ARMS = """
 import os
@@ -64,7 +68,7 @@ def test_a_question_that_ends_processes_fails_alone(tmp_path, monkeypatch):
         asked = tmp_path / "asked.txt"
         asked.write_text("")
         process = Forked([*OPTIONS, "--budget", "5"], environment=environment(), log=tmp_path / "log")
-        status = process.wait(60)
+        status = process.wait(100)
         return status, asked.read_text().splitlines()
 
     poison, presses = f"large easy {differing[0]}", [press() for _ in range(3)]

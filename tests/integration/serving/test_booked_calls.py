@@ -20,7 +20,7 @@ USED = {"prompt_eval_count": 20, "eval_count": 10}
 REPLIES = {
     "silent": Reply(seconds=30.0),
     "writing": Reply(text="word " * 400, part_s=0.02),
-    "used": Reply(text="word " * 60, part_s=0.01, changes=USED),
+    "used": Reply(text="word " * 400, part_s=0.02, changes=USED),
     "slow": Reply(text="word", seconds=0.6),
     "half": Reply(body=b'{"choices": [{"message": {"content": "Par'),
     "": Reply(status=400),
@@ -75,7 +75,7 @@ def test_a_call_that_ends_early_is_booked(world, end, question, least):
     """A call that is cancelled, late or broken costs its usage, else an estimate; an error of the server is free."""
     service, server = world
     before = dollars(service.router.database)
-    key = asked(service, server, f"{question}?", seconds=0.3 if end == "late" else None)
+    key = asked(service, server, f"{question}?", seconds=2.0 if end == "late" else None)
     if end == "cancel":
         assert service.http.post(f"/v1/decisions/{key}/cancel").status_code == 202
     cost = ended(service, key).cost

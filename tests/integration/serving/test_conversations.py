@@ -77,7 +77,7 @@ def test_the_question_is_rewritten_and_both_are_kept(make_world):
 def test_a_rewrite_that_fails_costs_no_answer(make_world, reply, failed, is_booked):
     """Broken, slow, empty or endless: the user's words are the question, and the reason and the cost are stored."""
     with ScriptedServer(lambda _body: reply) as server:
-        world = make_world(conversation=rewritten_by(server, seconds=1.5))
+        world = make_world(conversation=rewritten_by(server, seconds=3.0 if failed == "timeout" else 20.0))
         decision = world.router.route(world.router.query_of_messages(TALK))
     assert (decision.query.text, decision.query.asked) == (ASKED, ASKED)
     facts = decision.query.sent.rewrite
@@ -92,7 +92,7 @@ def test_tokens_of_a_rewrite_that_did_not_end_are_estimated_by_script(make_world
     """The prompt of a call without usage counts as everywhere else: a Chinese character is about a token."""
     talk = (*TALK[:3], Message(role="user", text="他是什么时候出生的" * 40))
     with ScriptedServer([Reply(text=ALONE, seconds=20.0)]) as server:
-        world = make_world(conversation=rewritten_by(server, seconds=2.0))
+        world = make_world(conversation=rewritten_by(server, seconds=3.0))
         query = world.router.query_of_messages(talk, query=Query(text=""))
         (request,) = server.requests
     facts = query.sent.rewrite

@@ -86,7 +86,7 @@ def cut_off(context, threads):
 
 def test_functions_that_hang_do_not_hold_up_outcomes(work, together):
     """The outcome of a run is stored at its deadline although its function still holds a thread of the loop."""
-    context, generator, threads = hung(work, together, seconds=2.0)
+    context, generator, threads = hung(work, together, seconds=5.0)
     for thread in threads:
         thread.join(20)
     outcomes = context.store.outcomes_by_id(["d1"])

@@ -69,17 +69,18 @@ def test_a_text_of_one_size_keeps_its_turn():
 
 def test_a_cancelled_caller_ends_after_its_text():
     """A reader never changes what its caller has after the caller has ended; a text that waits is not read."""
-    done = []
+    done, begun, release = [], threading.Event(), threading.Event()
 
     async def run():
         thread = ReadingThread()
 
         def slow():
-            time.sleep(0.2)
+            begun.set()
+            release.wait(10)
             done.append("slow")
 
         running = asyncio.ensure_future(thread.read(1, slow))
-        await asyncio.sleep(0.05)
+        await asyncio.to_thread(begun.wait, 10)
         waiting = asyncio.ensure_future(thread.read(1, done.append, "waiting"))
         await asyncio.sleep(0)
         waiting.cancel()
@@ -87,6 +88,7 @@ def test_a_cancelled_caller_ends_after_its_text():
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert done == []
+        release.set()
         with pytest.raises(asyncio.CancelledError):
             await running
         assert done == ["slow"]
@@ -110,7 +112,7 @@ def test_errors_reach_the_caller():
 
 def test_a_reader_that_does_not_end_holds_nobody(monkeypatch):
     """After GUARD_S its caller gets an error, and the texts that wait are read by another thread."""
-    monkeypatch.setattr(reading_thread, "GUARD_S", 0.2)
+    monkeypatch.setattr(reading_thread, "GUARD_S", 1.0)
     release = threading.Event()
 
     async def run():
@@ -130,7 +132,7 @@ def test_a_reader_that_does_not_end_holds_nobody(monkeypatch):
 @pytest.mark.parametrize("cancels", [1, 2])
 def test_a_caller_who_leaves_a_stuck_reader_holds_nobody(monkeypatch, cancels):
     """If a caller is cancelled when its reader is stuck already, the texts that wait get another thread too."""
-    monkeypatch.setattr(reading_thread, "GUARD_S", 0.2)
+    monkeypatch.setattr(reading_thread, "GUARD_S", 1.0)
     release = threading.Event()
 
     async def run():
@@ -142,7 +144,7 @@ def test_a_caller_who_leaves_a_stuck_reader_holds_nobody(monkeypatch, cancels):
         if cancels == 2:  # the second one comes while the first waits for the reader
             stuck.cancel()
             await asyncio.sleep(0.01)
-        time.sleep(0.3)  # the reader becomes stuck while the event loop is busy
+        time.sleep(1.5)  # the reader becomes stuck while the event loop is busy
         stuck.cancel()
         with pytest.raises(asyncio.CancelledError):
             await stuck

@@ -34,6 +34,7 @@ from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 from ragbandit.strategies.run import Answer
 from tests.support.arms.arm_runs import ARMS_HERE
+from tests.support.waiting import until
 from tests.unit.strategies.ended_arms import PROMPT, Arm, Own, ended, outcome_of, run
 
 
@@ -170,7 +171,7 @@ def test_an_arm_that_hangs_outside_any_call_is_cut_off():
     began = time.monotonic()
     outcome = run(hang, seconds=0.3)
     assert (outcome.status, outcome.answer, outcome.stop_reason) == ("exhausted", "draft", "budget_seconds")
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20
 
 
 def test_the_outcome_says_what_made_it():
@@ -274,25 +275,18 @@ def test_wanting_what_the_generator_does_not_offer_fails_before_the_call():
 # ------------------------------------------------------------------------------------------ stopping
 
 
-def stopping(arm, *, after_s=0.02, **parts):
-    """The arm's outcome if another thread completes its `stop` so soon."""
-    stop = Future()
-    timer = threading.Timer(after_s, stop.set_result, args=(None,))
-    timer.start()
-    try:
-        return ended(arm, generator=ScriptedGenerator({"": "one"}, **parts), stop=stop)
-    finally:
-        timer.join()
-
-
 def test_a_stopped_arm_is_cancelled_with_what_it_cost():
     """`stop` cuts a call off: failed as cancelled, the calls made are in the cost and the one cut off in the trace."""
-    outcome = stopping(Arm(good), seconds=30.0)
+    stop, generator = Future(), ScriptedGenerator({"": "one"}, seconds=30.0)
+    another = threading.Thread(target=lambda: until(lambda: generator.requests) and stop.set_result(None))
+    another.start()
+    outcome = ended(Arm(good), generator=generator, stop=stop)
+    another.join(20)
     assert (outcome.status, outcome.stop_reason, outcome.answer) == ("failed", "cancelled", None)
     assert outcome.error == "cancelled by the caller"
     assert [type(event) for event in outcome.trace] == [Round, Retrieved, Round, CallFailed]
     assert (outcome.cost.retriever_calls, outcome.cost.llm_calls) == (1, 1)
-    assert 0 < outcome.cost.seconds_generate <= outcome.cost.seconds_total < 10
+    assert 0 < outcome.cost.seconds_generate <= outcome.cost.seconds_total < 30
 
 
 @pytest.mark.parametrize("asked", [False, True])
@@ -362,15 +356,16 @@ def blocking(seconds):
 
 
 @pytest.mark.parametrize(
-    ("blocked_s", "budget", "ended_by"),
+    ("blocked_s", "budget", "grace_s", "ended_by"),
     [
-        (0.6, {"seconds": 0.2}, ("exhausted", "budget_seconds", "late")),
-        (0.25, {"seconds": 0.2}, ("answered", "rule", "late")),  # an arm has the same grace for its end as its calls
-        (0.05, {}, ("answered", "rule", "late")),
+        (0.6, {"seconds": 0.2}, 0.25, ("exhausted", "budget_seconds", "late")),
+        (0.25, {"seconds": 0.2}, 20.0, ("answered", "rule", "late")),  # an arm has a grace for its end, as its calls
+        (0.05, {}, 0.25, ("answered", "rule", "late")),
     ],
 )
-def test_an_arm_that_blocked_past_its_seconds_is_exhausted(caplog, blocked_s, budget, ended_by):
+def test_an_arm_that_blocked_past_its_seconds_is_exhausted(monkeypatch, caplog, blocked_s, budget, grace_s, ended_by):
     """What it brings is kept as the answer of an arm that its seconds ended, and the log names the arm."""
+    monkeypatch.setattr("ragbandit.strategies.outcome.GRACE_SECONDS", grace_s)
     outcome = run(blocking(blocked_s), **budget)
     assert (outcome.status, outcome.stop_reason, outcome.answer) == ended_by
     lines = [(line.levelname, line.action, line.arm, line.late_s >= 0.25) for line in caplog.records]

@@ -201,7 +201,7 @@ def test_a_dead_server_costs_one_question_its_first_attempt(serve_models):
         assert {reply[:2] for reply in replies} == {(200, "Paris")}
         failed = [reply for *_, reply in replies if "x-ragbandit-failover" in reply.headers]
         assert 1 <= len(failed) <= 6  # the service may decide once more before the first failure is stored
-        assert time.monotonic() - began < 20.0
+        assert time.monotonic() - began < 60.0
         states = {arm: health["state"] for arm, health in service.http.get("/v1/status").json()["arms"].items()}
         assert states == {"one": "closed", "dead": "open", "pipeline": "open"}
 

@@ -134,15 +134,17 @@ def hanging():
     released.set()
 
 
-def asked(arms, *groups, seconds=0.02):
-    """The outcomes of groups of arms, asked one group after the other on one loop."""
+def asked(arms, *groups):
+    """The outcomes of groups of arms, asked one group after the other on one loop; a group is (seconds, names)."""
 
     async def ask_all():
         query, parts = Query(id=DecisionId("d1"), text=QUESTION), {"generator": ScriptedGenerator({"": "unused"})}
-        parts |= {"retriever": NoRetriever(), "budget": Budget(seconds=seconds)}
+        parts |= {"retriever": NoRetriever()}
         outcomes = []
-        for names in groups:
-            outcomes += await asyncio.gather(*(run_strategy(arms[name], query=query, **parts) for name in names))
+        for seconds, names in groups:
+            budget = Budget(seconds=seconds)
+            runs = (run_strategy(arms[name], query=query, budget=budget, **parts) for name in names)
+            outcomes += await asyncio.gather(*runs)
         return outcomes
 
     return asyncio.run(ask_all())
@@ -157,7 +159,7 @@ def test_functions_that_hang_hold_up_nobody(hanging, monkeypatch):
     arms = make_arms(
         {name: {"class": "callable", "object": one} for name, one in objects.items()}, capabilities=frozenset()
     )
-    outcomes = asked(arms, ["hung"] * 40, ["good", "hung"], seconds=0.2)
+    outcomes = asked(arms, (1.0, ["hung"] * 40), (20.0, ["good", "hung"]))
     assert not released.is_set()
     assert [each.stop_reason for each in outcomes] == [*["budget_seconds"] * 40, "answered", "error"]
     assert "40 calls of the function of the arm hung have not returned" in outcomes[-1].error
@@ -165,7 +167,7 @@ def test_functions_that_hang_hold_up_nobody(hanging, monkeypatch):
     released.set()
     for thread in threads:
         thread.join(20)
-    assert asked(arms, ["hung"], seconds=10.0)[0].stop_reason == "answered"
+    assert asked(arms, (20.0, ["hung"]))[0].stop_reason == "answered"
 
 
 @pytest.mark.parametrize("error", [StopIteration("x"), KeyboardInterrupt(), SystemExit(2)])

@@ -128,23 +128,11 @@ def _addition_findings(settings: "Settings") -> Iterator[Finding]:
 
 
 def _turn_limit_findings(settings: "Settings") -> Iterator[Finding]:
-    """A limit of tasks that is never reached; arms without a known price, which count as the most expensive ones."""
-    conversation = settings.conversation
-    if not conversation.limited:
-        return
-    from ragbandit.router.serving.setup.estimates import unpriced_arms  # late: it loads a database engine
-
-    by_section = unpriced_arms(settings.worker_arms, generators=settings.named_generators)
-    unpriced = ", ".join(dict.fromkeys(chain.from_iterable(by_section.values())))
-    for kind in conversation.limited:
-        limit, setting = conversation.limit_of(kind), f"conversation.{kind}_limit"
-        if kind == "task" and limit.turns is not None and limit.turns > conversation.turns_most:
-            what = f"it is never reached: a task ends after {conversation.turns_most} turns (conversation.turns_most)"
-            yield Finding("warning", f"{setting}.turns", what, "lower it, or raise turns_most")
-    if conversation.at_limit == "cheapest" and unpriced:
-        what = f"an arm whose price is unknown is taken for the most expensive arm: {unpriced}"
-        remedy = "set token_prices of its generator, or let its server report the cost"
-        yield Finding("warning", "conversation.at_limit", what, remedy)
+    """A limit of tasks that is never reached."""
+    turns, most = settings.conversation.task_limit.turns, settings.conversation.turns_most
+    if turns is not None and turns > most:
+        what = f"it is never reached: a task ends after {most} turns (conversation.turns_most)"
+        yield Finding("warning", "conversation.task_limit.turns", what, "lower it, or raise turns_most")
 
 
 def _budget_warnings(settings: "Settings") -> Iterator[str]:

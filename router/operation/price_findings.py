@@ -40,10 +40,11 @@ def findings_of_prices(settings: "Settings", *, database: "Database | None" = No
         what = "only steps are charged, and an arm of the class model takes none: all arms cost the same"
         remedy = "charge dollars or seconds: reward.cost {dollars: 1.0}, or {seconds_total: 1.0}"
         yield Finding("warning", "reward.cost", what, remedy)
-    limits = [settings.conversation.limit_of(kind).dollars for kind in settings.conversation.limited]
+    conversation, by_price = settings.conversation, settings.conversation.at_limit == "cheapest"
+    limited = any(by_price or conversation.limit_of(kind).dollars for kind in conversation.limited)
     budgeted = any(has_budget(tenant.model_dump()) for tenant in settings.tenants.values())
     budgeted = budgeted or (database is not None and len(budgeted_keys(database, now=time.time())) > 0)
-    if not ("dollars" in charged or budgeted or any(limits) or settings.budget.dollars is not None):
+    if not ("dollars" in charged or budgeted or limited or settings.budget.dollars is not None):
         return
     # late: it loads a database engine
     from ragbandit.router.serving.setup.estimates import OWN_COSTS, expected_dollars, prices_of_arms, unpriced_arms
@@ -60,7 +61,7 @@ def findings_of_prices(settings: "Settings", *, database: "Database | None" = No
     if settings.budget.dollars is not None and arms and are_ours and not priced and not unpriced_by:
         what = f"it caps nothing: models in our process cost no dollars, and {', '.join(arms)} ask no other"
         yield Finding("warning", "budget.dollars", what, "set generator.token_prices, or cap budget.tokens instead")
-    rewrite = settings.conversation.rewrite
+    rewrite = conversation.rewrite
     rewriter = settings.generator if rewrite.by == "auto" and settings.generator.name == "openai" else None
     asked = {"judge.generator": settings.judge.generator, "generator": None if rewrite.generator else rewriter}
     asked["conversation.rewrite.generator"] = rewrite.generator if rewrite.by == "auto" else None

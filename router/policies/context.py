@@ -113,22 +113,22 @@ def _add_hashed(columns: Vector, *, key: str, text: str) -> None:
 SKETCHED: Final = 128
 
 
-def sketch(features: Features, columns: Vector, *, size: int = SKETCHED) -> Vector:
-    """Random sketch, (size,), of all products of d features x and columns c; squared length about |x|^2 / d * |c|^2."""
-    signs, weights = _sketch_matrices(features.size, columns.size, size)
+def sketch(features: Features, columns: Vector) -> Vector:
+    """Random sketch, (SKETCHED,), of all products of d features x and columns c; length^2 about |x|^2 / d * |c|^2."""
+    signs, weights = _sketch_matrices(features.size, columns.size)
     question = np.einsum("ki,i->k", signs, features.astype(np.float64))
     context = np.einsum("kj,j->k", weights, columns)
-    products: Vector = question * context / math.sqrt(features.size * size)
+    products: Vector = question * context / math.sqrt(features.size * SKETCHED)
     return products
 
 
 @functools.lru_cache(maxsize=4)
-def _sketch_matrices(features: int, columns: int, size: int) -> tuple[Matrix, Matrix]:
-    """Returns (signs +1 or -1, (size, features); uniform weights of mean 0 and variance 1, (size, columns))."""
-    bits = np.unpackbits(np.frombuffer(_bytes("signs", size * ((features + 7) // 8)), dtype=np.uint8))
-    signs: Matrix = bits.reshape(size, -1)[:, :features].astype(np.float64) * 2.0 - 1.0
-    integers = np.frombuffer(_bytes("weights", 4 * size * columns), dtype="<u4").astype(np.float64)
-    weights: Matrix = ((integers + 0.5) * 2.0**-31 - 1.0).reshape(size, columns) * math.sqrt(3.0)
+def _sketch_matrices(features: int, columns: int) -> tuple[Matrix, Matrix]:
+    """Returns (signs +1 or -1, (SKETCHED, features); uniform weights of mean 0 and variance 1, (SKETCHED, columns))."""
+    bits = np.unpackbits(np.frombuffer(_bytes("signs", SKETCHED * ((features + 7) // 8)), dtype=np.uint8))
+    signs: Matrix = bits.reshape(SKETCHED, -1)[:, :features].astype(np.float64) * 2.0 - 1.0
+    integers = np.frombuffer(_bytes("weights", 4 * SKETCHED * columns), dtype="<u4").astype(np.float64)
+    weights: Matrix = ((integers + 0.5) * 2.0**-31 - 1.0).reshape(SKETCHED, columns) * math.sqrt(3.0)
     return signs, weights
 
 

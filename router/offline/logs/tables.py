@@ -117,7 +117,10 @@ def _rows_of(
             break
         with _collect_faults(bad, line=number):
             entry = parse()
-            question = required_text(entry, "question", remedy="give every line a text as its question")
+            if entry.get("question") is None:
+                remedy = "give every line a text as its question"
+                raise InvalidInput("the value is missing", field="question", remedy=remedy)
+            question = checked_text(entry["question"], field="question")
             present = {name: value for name, value in entry.items() if not cells.is_empty(value)}
             labelled = validate_record(LabelledRow, {"id": f"{kind}-{number}", **present, "question": question})
             row = make(entry, labelled)
@@ -147,12 +150,6 @@ def _collect_faults(bad: list[BadRow], *, line: int, is_long: bool = False) -> I
         bad.append(as_bad(error))
     except ExceptionGroup as group:
         bad += [as_bad(error) for error in group.exceptions if isinstance(error, InvalidInput)]
-
-
-def required_text(entry: Mapping[str, Any], key: str, *, remedy: str) -> str:
-    if entry.get(key) is None:
-        raise InvalidInput("the value is missing", field=key, remedy=remedy)
-    return checked_text(entry[key], field=key)
 
 
 #: value of the fact IMPORTED in decisions made from a table

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.coverage.lives import ARMS, Life
 from ragbandit.router.comparison import Difference
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.reporting.compared_questions import NOT_STORED, ComparedQuestion, ComparedQuestions
 from ragbandit.router.reporting.paired_comparison import Pairing, paired_comparison
 from ragbandit.router.storage.paired_answers import PairedAnswer

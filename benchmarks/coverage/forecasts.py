@@ -29,7 +29,7 @@ from rich.table import Table
 
 from benchmarks.figures import machine
 from ragbandit.router.comparison import NOT_KNOWN, Comparison
-from ragbandit.router.config.policy import PolicySettings
+from ragbandit.router.config.learning import PolicySettings
 from ragbandit.router.reporting.deciders import NEWEST, Decider
 from ragbandit.router.reporting.reading import Report, ReportRows, ReportScope
 from ragbandit.router.reporting.report import report_of

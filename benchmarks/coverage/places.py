@@ -17,7 +17,7 @@ from benchmarks.coverage.lives import ARMS, DECISIONS, KINDS, Kind, Life, life
 from benchmarks.made_logs import made_log, made_rows
 from ragbandit.router.comparison import CONFIDENCE, Difference
 from ragbandit.router.comparison.intervals import mean_difference
-from ragbandit.router.config.policy import PolicySettings
+from ragbandit.router.config.learning import PolicySettings
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.replay import MemoryPart, Plan, ReplayResult, estimate_candidates, parse_candidates
 from ragbandit.router.offline.replay.plan import Description

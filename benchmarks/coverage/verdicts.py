@@ -34,8 +34,7 @@ from benchmarks.coverage.asked_again import MADE, made_answer
 from benchmarks.figures import machine
 from ragbandit.router.comparison import MARGIN, NOT_KNOWN, Comparison
 from ragbandit.router.comparison.holdback_size import usual_size
-from ragbandit.router.config.policy import HoldbackSettings, PolicySettings
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import HoldbackSettings, PolicySettings, RewardSettings
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.reporting.compared_questions import ComparedQuestion, ComparedQuestions
 from ragbandit.router.reporting.paired_comparison import paired_comparison

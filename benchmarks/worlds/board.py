@@ -16,7 +16,8 @@ from benchmarks.worlds.grids import GRIDS, TRUTHS, grid_world
 from benchmarks.worlds.made import LONG, WORLDS, long_questions, long_world, made_world
 from benchmarks.worlds.measures import Measured, measured, possible_gain
 from benchmarks.worlds.passes import Conditions, Judged, Task, World, passed
-from ragbandit.router.config.sections import EncoderSettings, RewardSettings
+from ragbandit.router.config.learning import RewardSettings
+from ragbandit.router.config.sections import EncoderSettings
 from ragbandit.router.encoders.feature_cache import embed_texts
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs.tables import LabelledTable, read_table

@@ -37,8 +37,8 @@ from ragbandit.examples.handbook.held_out import recorded, split, warmed
 from ragbandit.examples.handbook.policies import prepared
 from ragbandit.examples.handbook.report import headline, live, show, summarise
 from ragbandit.router.cli.progress import show_progress
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.config.loading import load
-from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.learning.reward import containment
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs.tables import read_table

@@ -14,7 +14,7 @@ from typing import Final
 
 from ragbandit.examples.handbook.command import Row
 from ragbandit.examples.handbook.side_by_side import rewards_of
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.offline.logs.tables import LabelledTable
 
 #: small words, skipped in the search for the word that names the property

@@ -10,7 +10,7 @@ from rich.measure import Measurement
 from rich.table import Table as Printed
 
 from ragbandit.examples.handbook.command import Row
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.passes import mean_and_error
 from ragbandit.shared.types import Matrix

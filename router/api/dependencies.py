@@ -157,8 +157,7 @@ class Waiter:
 
     def _wake(self) -> None:
         self._is_notified, self._is_waking = True, False
-        if self._wait is not None and not self._wait.done():
-            self._wait.set_result(None)
+        self._end_wait()
 
     def _end_wait(self) -> None:
         if self._wait is not None and not self._wait.done():

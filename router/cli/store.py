@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.config.policy import PolicySettings
+from ragbandit.router.config.learning import PolicySettings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.config.strict_yaml import parse_yaml
 from ragbandit.router.learning.status import check_registered

@@ -1,4 +1,4 @@
-"""Configuration sections: encoder, retriever, generator, conversations, rollouts, reward and learning."""
+"""Configuration sections: encoder, retriever, generator, conversations and rollouts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
@@ -9,7 +9,7 @@ from ragbandit.router.config.section import RETRIEVERS, Count, Seconds, Section,
 from ragbandit.shared.additions import offered_places_except, surfaces
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions, PriceRow, reached_rows
 from ragbandit.shared.model_servers.token_usage import PRICES, USUAL_CALL, Preference
-from ragbandit.shared.types import COST_TERMS, MAX_WEIGHT, Aggregate, DecisionUnit, TurnKind
+from ragbandit.shared.types import DecisionUnit, TurnKind
 
 
 class EncoderSettings(Section):
@@ -269,94 +269,3 @@ class RolloutSettings(Section):
     #: seconds in which a version in shadow must compute its probabilities for a batch of questions. A slower version
     #: skips the batch
     time_limit_s: Annotated[float, Field(gt=0, le=10)] = 0.05
-
-
-#: lambda, the cost weight: value of one unit of cost, in right answers
-CostWeight = Annotated[float, Field(ge=0, le=MAX_WEIGHT)]
-
-
-class RewardSettings(Section):
-    """Reward: quality - weight * cost, within [minimum, maximum]. `cost` has the price per unit of each cost term."""
-
-    #: how a label becomes quality (docs/feedback.md)
-    quality: Literal["exact_match", "f1", "containment"] = "f1"
-    #: lambda: value of one unit of cost, in right answers; a right answer is worth 1 / weight units of cost. The ledger
-    #: is kept if you change it (docs/learning.md)
-    weight: Annotated[float, Field(ge=0)] = 0.05
-    #: cost term -> price per unit: steps, dollars, seconds_total, prompt_tokens and so on; terms not listed cost 0
-    cost: dict[Annotated[str, one_of(COST_TERMS)], Annotated[float, Field(ge=0)]] = Field(
-        default_factory=lambda: {"steps": 1.0}
-    )
-    #: lower rewards are raised to this value
-    minimum: float = -1.0
-    #: higher rewards are lowered to this value
-    maximum: float = 1.0
-    #: your function that scores answers, as "package.module:function", for example ragbandit.checks:cites_source
-    #: (docs/feedback.md). None: no check by code
-    check: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] | None = None
-    #: arguments of `reward.check` in addition to answer, question and sources; JSON values
-    check_params: dict[str, Any] = Field(default_factory=dict)
-    #: time limit of `reward.check` per answer, seconds
-    check_s: Seconds = 10.0
-
-    def at(self, cost_weight: float | None) -> "RewardSettings":
-        return self if cost_weight is None else self.model_copy(update={"weight": cost_weight})
-
-    @model_validator(mode="after")
-    def _check_bounds(self) -> "RewardSettings":
-        if self.minimum >= self.maximum:
-            raise ValueError("minimum must be below maximum")
-        return self
-
-
-SourceName = Annotated[str, Field(pattern=r"^(key|role|tenant|rater|import):.{1,80}$")]
-#: weight of one judgement in learning; 1 counts as one learned decision
-Weight = Annotated[float, Field(ge=0, le=1e6)]
-
-
-class WeightSettings(Section):
-    """Weight of a judgement, by rater class. 1 counts as one learned decision; with 0 it is stored, but not learned.
-
-    mba and linucb reduce the weight of judge scores and events further, by comparing them with ratings of people.
-    """
-
-    #: gold answers, raw rewards and checks by code
-    label: Weight = 1.0
-    #: people's ratings
-    human: Weight = 1.0
-    #: a model's scores
-    judge: Weight = 0.3
-    #: user actions (`feedback_events`)
-    event: Weight = 0.1
-
-
-@extended("learning")
-class LearningSettings(Section):
-    """When decisions are learned, how much their feedback counts, and how often routers get a new snapshot."""
-
-    #: seconds for which the feedback of a decision is collected; 0: the first feedback is learned at once
-    wait_s: Annotated[float, Field(ge=0)] = 0.0
-    #: how several judgements of one decision become one reward; used for tasks, and if wait_s is above 0
-    aggregate: Aggregate = "first"
-    #: weight of a judgement, by rater class. If classes judge one decision, the most trusted class makes the reward
-    weights: WeightSettings = WeightSettings()
-    #: feedback source -> factor on its weight; with 0 feedback is stored, but not learned (docs/feedback.md). Sources:
-    #: "key:ID", "role:NAME", "tenant:NAME", "rater:NAME", "import:NAME"; NAME* matches all names with the prefix
-    sources: dict[SourceName, Weight] = Field(default_factory=dict, max_length=1000)
-    #: maximum judgements of one named rater learned per day (UTC); further ones are only stored. 0: no limit
-    rater_per_day: Annotated[int, Field(ge=0)] = 500
-    #: decisions put into the label queue per day; 0 turns it off (docs/feedback.md)
-    labels_per_day: Annotated[int, Field(ge=0, le=100_000)] = 0
-    #: reward of a decision that got no feedback in time; None: such a decision is not learned
-    default_reward: float | None = None
-    #: seconds after wait_s at which a decision without feedback or without outcome is closed. If wait_s is above 0,
-    #: only decisions without outcome stay open until then
-    expire_s: Seconds = 7 * 86400.0
-    #: maximum number of decisions closed in one transaction
-    batch: Annotated[int, Field(ge=1, le=5000)] = 256
-    #: shortest time between two snapshots, and so between two rounds of learning, seconds
-    snapshot_interval_s: Annotated[float, Field(ge=0, le=60)] = 0.05
-    #: number of newest snapshots whose files are kept, besides a few older ones; the others can be made from the ledger
-    snapshots_kept: Count = 20
-    #: lease timeout, seconds: if a learner is silent for this long, another one takes over
-    lease_s: Annotated[float, Field(ge=1)] = 10.0

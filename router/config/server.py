@@ -6,8 +6,8 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
+from ragbandit.router.config.learning import CostWeight
 from ragbandit.router.config.section import Seconds, Section, one_of
-from ragbandit.router.config.sections import CostWeight
 from ragbandit.shared.types import RATE_PATTERN, Role
 
 

@@ -9,18 +9,22 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ragbandit.router.config.context_schema import ContextKey, check_columns
 from ragbandit.router.config.grids import FACTS, check_facts, expand_grids
+from ragbandit.router.config.learning import (
+    LEAST_SHARE,
+    CostWeight,
+    LearningSettings,
+    PolicyDefinition,
+    PolicySettings,
+    RewardSettings,
+)
 from ragbandit.router.config.named_sections import DEFAULT, Name, SectionName, with_named_sections
-from ragbandit.router.config.policy import LEAST_SHARE, PolicyDefinition, PolicySettings
 from ragbandit.router.config.rules import MOST_RULES, Rule, RuleBook, check_rules
 from ragbandit.router.config.section import Count, Seconds, Section, extended
 from ragbandit.router.config.sections import (
     ConversationSettings,
-    CostWeight,
     EncoderSettings,
     GeneratorSettings,
-    LearningSettings,
     RetrieverSettings,
-    RewardSettings,
     RolloutSettings,
 )
 from ragbandit.router.config.server import ServerSettings, TenantSettings

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from ragbandit.router.config.sections import LearningSettings, RewardSettings
+from ragbandit.router.config.learning import LearningSettings, RewardSettings
 from ragbandit.router.learning.adjustments import AdjustedRow, Adjustment, Basis, Example
 from ragbandit.router.learning.reward import aggregate, default_reward, explicit_reward, quality_of
 from ragbandit.router.learning.sources import Judgements, judgements_of

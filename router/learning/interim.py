@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ragbandit.router.config.policy import PolicyDefinition
+from ragbandit.router.config.learning import PolicyDefinition
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies import untrained_policy
 from ragbandit.router.policies.base import Policy

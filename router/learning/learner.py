@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ragbandit.router.config.policy import PolicyDefinition
+from ragbandit.router.config.learning import PolicyDefinition
 from ragbandit.router.learning.adjustments import AdjustedRow, Adjustments, Basis, Repricing
 from ragbandit.router.learning.examples import Joining, closing_rule, make_update, updates_to_learn
 from ragbandit.router.learning.monitoring.arm_changes import ArmChanges

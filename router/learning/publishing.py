@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from ragbandit.router.config.sections import LearningSettings
+from ragbandit.router.config.learning import LearningSettings
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.storage.ledgers.ledger import KEPT_MOST, Ledger, is_kept

@@ -18,7 +18,7 @@ from ragbandit.shared.texts.text_forms import answer_words, is_blank
 from ragbandit.shared.types import Aggregate, Cost, Feedback, Outcome, Reward, RewardSource
 
 if TYPE_CHECKING:
-    from ragbandit.router.config.sections import RewardSettings
+    from ragbandit.router.config.learning import RewardSettings
 
 
 Words = Callable[[str], list[str]]

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, get_args
 
 from sqlalchemy import Connection, func, insert, select
 
-from ragbandit.router.config.sections import LearningSettings
+from ragbandit.router.config.learning import LearningSettings
 from ragbandit.router.learning.adjustments import AdjustedRow, Adjustment, Basis
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import TableRows

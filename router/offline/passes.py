@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ragbandit.router.config.policy import PolicySettings
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import PolicySettings, RewardSettings
 from ragbandit.router.learning.examples import make_update
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, arm_rows

@@ -6,7 +6,7 @@ from typing import Final
 
 from sqlalchemy import select
 
-from ragbandit.router.config.policy import PolicySettings
+from ragbandit.router.config.learning import PolicySettings
 from ragbandit.router.config.server import TenantSettings
 from ragbandit.router.operation.budgets import DollarBudget, budget_states, period_bounds
 from ragbandit.router.policies import make_policy

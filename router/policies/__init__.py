@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from ragbandit.router.config.context_schema import ContextSchema, plain_schema
-from ragbandit.router.config.policy import PolicyDefinition
+from ragbandit.router.config.learning import PolicyDefinition
 from ragbandit.router.policies.base import PARAMS_KEY, Policy, PolicyNeed
 from ragbandit.router.policies.context import PARAM
 from ragbandit.shared.additions import with_additions, with_faults

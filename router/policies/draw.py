@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import Final
 
-from ragbandit.router.config.policy import LEAST_SHARE, HoldbackSettings, PolicySettings
+from ragbandit.router.config.learning import LEAST_SHARE, HoldbackSettings, PolicySettings
 from ragbandit.router.policies.base import SINGLE_STEP, Policy, PolicyOutput, Restraint
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import (

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ragbandit.router.config.policy import PolicySettings
+from ragbandit.router.config.learning import PolicySettings
 from ragbandit.router.config.sections import GeneratorSettings
 from ragbandit.router.policies.base import PolicyNeed
 from ragbandit.shared.additions import load_offered

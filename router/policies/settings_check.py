@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ragbandit.router.config.policy import PolicySettings
+from ragbandit.router.config.learning import PolicySettings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies import CONSERVATIVE, untrained_policy
 from ragbandit.router.policies.base import PARAMS_KEY, Policy, TableTrained, needs_every_arm, schema_of

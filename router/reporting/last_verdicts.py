@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, Difference, words
-from ragbandit.router.config.policy import PolicySettings
+from ragbandit.router.config.learning import PolicySettings
 from ragbandit.router.reporting.next_steps import NOW_S
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import report

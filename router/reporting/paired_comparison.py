@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from ragbandit.router.comparison import MARGIN, NOT_KNOWN, Difference, compare
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.reporting.compared_questions import ComparedQuestion, ComparedQuestions, read_compared_questions
 from ragbandit.router.reporting.deciders import UNSTEADY

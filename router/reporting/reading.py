@@ -22,8 +22,9 @@ from sqlalchemy import ColumnElement, RowMapping, and_, case, exists, func, sele
 
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, words
 from ragbandit.router.comparison.assessment import LearningCurve, QuestionKind
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.config.rules import RuleBook
-from ragbandit.router.config.sections import ConversationSettings, RewardSettings
+from ragbandit.router.config.sections import ConversationSettings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.drifts import Change
 from ragbandit.router.learning.reward import cost_of_terms

@@ -14,7 +14,7 @@ import numpy as np
 from ragbandit.router.comparison import NOT_KNOWN, WORTH, Comparison, Difference, compare
 from ragbandit.router.comparison.assessment import CURVE_POINTS, LearningCurve
 from ragbandit.router.comparison.words import assumption_words, signed
-from ragbandit.router.config.policy import PolicySettings
+from ragbandit.router.config.learning import PolicySettings
 from ragbandit.router.learning.monitoring.diagnosis import read_diagnosis
 from ragbandit.router.learning.monitoring.drifts import Change, drifts_of
 from ragbandit.router.learning.monitoring.price import dollars_of_reward, price_words

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import func, select
 
-from ragbandit.router.config.policy import PolicySettings
+from ragbandit.router.config.learning import PolicySettings
 from ragbandit.router.learning.monitoring.sample_ratio import SampleRatio, recent_sample_ratio
 from ragbandit.router.storage.policy_versions import control_of, versions_of
 from ragbandit.router.storage.sql.connections import Connection

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.config.server import TenantSettings
 from ragbandit.router.learning.monitoring.frontier import Frontier
 from ragbandit.router.policies.base import Policy, serves_prices

@@ -18,7 +18,7 @@ from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.cli.store import NewStoreOption, actor, open_store, parse_time
 from ragbandit.router.cli.tables import counts_in_words, show
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.config.settings import sqlite_url
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline import logs

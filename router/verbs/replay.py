@@ -17,7 +17,7 @@ from ragbandit.router.comparison.assessment import Assessment
 from ragbandit.router.comparison.page import check_page, write_page
 from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.config.policy import PolicySettings
+from ragbandit.router.config.learning import PolicySettings
 from ragbandit.router.offline.replay import CandidateSpec, Plan, ReplayResult, open_log, parse_candidates, replay
 from ragbandit.router.offline.replay.plan import SAMPLE
 from ragbandit.router.offline.replay.report import headline, replay_assessment

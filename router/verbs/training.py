@@ -13,7 +13,7 @@ from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.cli.store import parse_amounts, parse_policies
 from ragbandit.router.cli.tables import show
 from ragbandit.router.comparison.terminal import print_table
-from ragbandit.router.config.policy import PolicySettings
+from ragbandit.router.config.learning import PolicySettings
 from ragbandit.router.offline.logs.tables import read_unlabelled, with_hops, with_measure
 from ragbandit.router.offline.training import train, trainable_policies
 from ragbandit.shared.texts.formats import percent

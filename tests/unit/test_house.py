@@ -15,7 +15,7 @@ ALLOWED = {
     "library": (228, 33_455),
     "POST /v1/route": (256, 36_870),
     "POST /v1/feedback": (254, 36_330),
-    "learner": (79, 12_475),
+    "learner": (76, 11_890),
     "worker": (325, 46_000),
     "replay": (199, 30_940),
 }

@@ -7,7 +7,7 @@ import asyncio
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.config.settings import JUDGE_LINE, JudgeSettings
 from ragbandit.router.storage.rows.conversion import body_hash
 from ragbandit.shared.errors import ConfigError, InvalidInput

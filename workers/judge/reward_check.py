@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.plugins import import_class
 from ragbandit.shared.processes.child_process import ChildProcess

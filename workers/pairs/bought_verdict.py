@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ragbandit.router.comparison import MARGIN
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.config.settings import BudgetSettings
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.reporting.compared_questions import ComparedQuestion, ComparedQuestions

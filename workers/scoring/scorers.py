@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.scores import CHECK_ATTEMPTS, CHECK_EXPIRE_S
 from ragbandit.router.storage.judgements import ScoreQueue

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.config.named_sections import rename_errors, section_of
-from ragbandit.router.config.sections import GeneratorSettings, RetrieverSettings, RewardSettings, assumed_prices
+from ragbandit.router.config.sections import GeneratorSettings, RetrieverSettings, assumed_prices
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.types import ArmName, Budget, Json

@@ -10,7 +10,7 @@ from ragbandit.additions.advice.verdict import Advice
 from ragbandit.additions.evaluation.warm import WarmRows
 from ragbandit.router.comparison import CONFIDENCE, words
 from ragbandit.router.comparison.assessment import Assessment, NumberTable
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.learning.monitoring.price import FREE, price_words
 from ragbandit.router.offline.labels import confusion_table
 from ragbandit.shared.texts.formats import counted, decimal, money, number, percent

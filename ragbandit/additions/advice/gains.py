@@ -16,7 +16,7 @@ from ragbandit.router.comparison import Comparison, Difference, compare
 from ragbandit.router.comparison.assessment import FrontierPoint, QuestionKind
 from ragbandit.router.comparison.intervals import PARTS, paired
 from ragbandit.router.config.context_schema import ContextSchema
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.learning.monitoring.price import cost_unit_of
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.labels import Confusion, confusion_of, labels_of

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ragbandit.additions.evaluation.kept_answers import AnswerFile, StoredAnswer, stored_answer_key
 from ragbandit.additions.evaluation.labelled_questions import LabelledQuestion
 from ragbandit.additions.evaluation.qualities import labelled_quality, log_record, measured_quality
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.config.settings import BudgetSettings
 from ragbandit.router.serving.checks.questions import cap_budget
 from ragbandit.shared.texts.text_forms import is_blank

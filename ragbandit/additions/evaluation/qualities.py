@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from ragbandit.additions.evaluation.answer_metrics import metric_values
 from ragbandit.additions.evaluation.kept_answers import StoredAnswer
 from ragbandit.additions.evaluation.labelled_questions import LabelledQuestion
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.shared.types import Json
 

@@ -15,7 +15,7 @@ from ragbandit.additions.evaluation.qualities import Measures, labelled_quality,
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, words
 from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable
 from ragbandit.router.comparison.intervals import Parts, paired
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.learning.monitoring.price import cost_unit_of
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.offline.logs.table_values import MEASURES

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from ragbandit.additions.model_picks.picking import INSTRUCTIONS, material_of, parse_pick
 from ragbandit.additions.model_picks.settings import PickSection
-from ragbandit.router.config.policy import PolicySettings
+from ragbandit.router.config.learning import PolicySettings
 from ragbandit.router.config.sections import GeneratorSettings
 from ragbandit.router.policies.needs import Ask, ModelToAsk
 from ragbandit.shared.errors import ConfigError, required_module

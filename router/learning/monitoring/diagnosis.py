@@ -29,7 +29,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from ragbandit.router.config.policy import PolicySettings
+from ragbandit.router.config.learning import PolicySettings
 from ragbandit.router.policies.base import Policy, PolicyOutput, policy_age
 from ragbandit.router.policies.draw import outputs_of, with_floor
 from ragbandit.router.storage.ledgers.ledger import Ledger

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ragbandit.router.config.policy import PolicySettings
+from ragbandit.router.config.learning import PolicySettings
 from ragbandit.router.learning.monitoring.diagnosis import newest_questions
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.policies.base import Policy, PolicyOutput, serves_prices

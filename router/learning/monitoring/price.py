@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from ragbandit.shared.texts.formats import worth
 
 if TYPE_CHECKING:
-    from ragbandit.router.config.sections import RewardSettings
+    from ragbandit.router.config.learning import RewardSettings
 
 #: printed in place of `price_words` if no cost is charged
 FREE: Final = "cost counts for nothing, and the better of two arms is taken, however expensive it is"

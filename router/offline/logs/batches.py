@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as compute
 
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.offline.estimation import Keys, Strings
 from ragbandit.router.offline.estimation.bandit_log import (
     BY_FEATURES,

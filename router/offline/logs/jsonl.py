@@ -23,7 +23,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.offline.estimation.bandit_log import (
     LARGEST,
     LEAST_PROBABILITY,

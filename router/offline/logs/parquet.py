@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as compute
 import pyarrow.parquet as pq
 
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.offline.logs import Logged, usable_rows
 from ragbandit.router.offline.logs.batches import batch_row_name
 from ragbandit.router.offline.logs.cells import LATEST, align_pmf, convert_value, probabilities, seconds

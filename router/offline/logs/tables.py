@@ -27,7 +27,7 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from ragbandit.router.config.context_schema import ContextSchema
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.learning.reward import explicit_reward
 from ragbandit.router.offline.logs import (
     BadRow,

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from ragbandit.router.config.policy import PolicyDefinition, PolicySettings
+from ragbandit.router.config.learning import PolicyDefinition, PolicySettings
 from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.estimation.bandit_log import folds_of
 from ragbandit.router.offline.replay.opening import MemoryLog

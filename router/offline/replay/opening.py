@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 from sqlalchemy import and_, func, not_, select, true
 
+from ragbandit.router.config.learning import PolicyDefinition
 from ragbandit.router.config.loading import load as load_settings
-from ragbandit.router.config.policy import PolicyDefinition
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import UNLEARNED
 from ragbandit.router.offline.estimation import Progress, no_progress

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from ragbandit.router.comparison import Comparison, Difference
-from ragbandit.router.config.policy import PolicyDefinition
+from ragbandit.router.config.learning import PolicyDefinition
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.logs import BadRow
 from ragbandit.router.policies import is_class_path, known_policies

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ragbandit.router.config.policy import PolicyDefinition, PolicySettings
+from ragbandit.router.config.learning import PolicyDefinition, PolicySettings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import embed_texts
 from ragbandit.router.learning.examples import make_update

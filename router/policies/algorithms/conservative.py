@@ -44,7 +44,7 @@ from typing import Annotated, Any, ClassVar, Final
 import numpy as np
 from pydantic import Field
 
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.policies.algorithms.paired_gains import PairedGains, imported_question_key
 from ragbandit.router.policies.base import (
     ArmParam,

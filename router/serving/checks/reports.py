@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, cast, get_args
 
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.checks.questions import check_type, checked_id, checked_number, checked_text, new_id
 from ragbandit.shared.errors import InvalidInput

@@ -8,7 +8,7 @@ against the incumbent. The share of a holdback is fixed, so the draw applies it 
 
 from collections.abc import Iterator
 
-from ragbandit.router.config.policy import LEAST_SHARE
+from ragbandit.router.config.learning import LEAST_SHARE
 from ragbandit.shared.types import Decision, HoldbackShare, SafeStart
 
 

@@ -183,10 +183,7 @@ class Ledger:
     def read_with_decisions(
         self, *, after: int, upto: int | None = None, page: int = 1000
     ) -> Iterator[tuple[Update, Decision]]:
-        """Like `read`, with the decision of each update. Raises StoreError at an unreadable decision.
-
-        page: rows per query
-        """
+        """Like `read`, with each update's decision. Raises StoreError at an unreadable one. page: rows per query."""
         for row, decision_row in rows_of_ledger(self.database, label=self.label, after=after, upto=upto, page=page):
             decision = read_decision(decision_row)
             if isinstance(decision, StoreError):

@@ -10,7 +10,7 @@ import pytest
 from ragbandit.additions.evaluation.routers import play as plays
 from ragbandit.additions.evaluation.routers.play import PlayTask, Setup, make_policies, make_tasks, play
 from ragbandit.additions.evaluation.routers.routing_table import RoutingTable
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.passes import table_rows
 from ragbandit.router.policies.algorithms.fixed import Uniform

@@ -5,7 +5,7 @@ import pytest
 from ragbandit.additions.evaluation.kept_answers import StoredAnswer
 from ragbandit.additions.evaluation.labelled_questions import LabelledQuestion
 from ragbandit.additions.evaluation.results import line_of_arm, table_records
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.shared.types import Cost
 
 ROWS = [LabelledQuestion(id=f"q{number}", question="Who?", answers=["Stoker"]) for number in range(2)]

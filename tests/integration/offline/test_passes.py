@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ragbandit.examples.handbook.learning_curve import played
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.passes import Learning, decision_id, table_rows
 from ragbandit.router.policies import untrained_policy

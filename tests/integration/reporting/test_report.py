@@ -8,8 +8,7 @@ import pytest
 from sqlalchemy import insert
 
 from ragbandit.router.comparison import Difference, compare
-from ragbandit.router.config.policy import HoldbackSettings, PolicySettings
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import HoldbackSettings, PolicySettings, RewardSettings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.reporting import reading
 from ragbandit.router.reporting.before_start import keep_comparisons

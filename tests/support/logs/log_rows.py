@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.batches import BatchSpec, decode_batch, drawn_flags, offered_arms, select_rows
 from ragbandit.router.offline.logs.columns import PARTS, keys_of_bytes

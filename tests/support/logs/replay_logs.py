@@ -6,7 +6,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.offline.estimation.bandit_log import BY_ID, Log
 from ragbandit.router.offline.logs.jsonl import parse_rows
 from ragbandit.router.offline.replay import OpenLog, Plan, memory_log, parse_candidates, replay

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from ragbandit.examples.handbook.command import read_questions
 from ragbandit.examples.handbook.side_by_side import KINDS, by_kind, main_table, print_wide, sampled
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from tests.support.examples import made_table
 
 QUESTIONS = read_questions()

@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from ragbandit.additions.evaluation.routers.routing_table import RoutingTable
-from ragbandit.router.config.policy import PolicySettings
+from ragbandit.router.config.learning import PolicySettings
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import table_query

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.offline.labels import labels_of
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, charged_costs

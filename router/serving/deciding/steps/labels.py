@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 from sqlalchemy import and_, case, func, select
 
-from ragbandit.router.config.policy import PolicySettings
+from ragbandit.router.config.learning import PolicySettings
 from ragbandit.router.learning.sources import LEAST_LABELLED
 from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.serving.deciding.steps.step import Batch, Step

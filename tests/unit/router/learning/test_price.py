@@ -1,6 +1,6 @@
 """What a cost weight means, in words."""
 
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.learning.monitoring.price import price_words
 from tests.support.cases import every_case
 

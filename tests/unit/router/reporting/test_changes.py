@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.report import WORLDS, made
-from ragbandit.router.config.policy import PolicySettings
+from ragbandit.router.config.learning import PolicySettings
 from ragbandit.router.learning.monitoring.drifts import Change
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.changes import changes_in

@@ -11,8 +11,7 @@ from benchmarks.coverage import forecasts
 from benchmarks.report import WORLDS, made
 from ragbandit.router.comparison import Difference, about_time
 from ragbandit.router.comparison.page import assessment_page, template_values
-from ragbandit.router.config.policy import HoldbackSettings, PolicySettings
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import HoldbackSettings, PolicySettings, RewardSettings
 from ragbandit.router.learning.monitoring.price import dollars_of_reward
 from ragbandit.router.operation.findings import findings_of_report
 from ragbandit.router.reporting import words

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, strategies as st
 
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.config.settings import BudgetSettings, Settings
 from ragbandit.router.serving.checks.questions import cap_budget, checked_query, checked_text
 from ragbandit.router.serving.checks.reports import check_charged, make_feedback, make_outcome

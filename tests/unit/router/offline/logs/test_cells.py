@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.offline.logs import BadRow, Logged
 from ragbandit.router.offline.logs.cells import convert_value, gold, mapping, seconds
 from ragbandit.router.offline.logs.jsonl import parse_rows, read_rows

@@ -8,7 +8,7 @@ from tests.support.bombs import MOST, read_bomb
 
 TEXT = "x" * 200_000
 IMPORTS = """
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.offline.logs.batches import BatchSpec, decode_batch, offered_arms
 from ragbandit.router.offline.logs.jsonl import read_rows
 from ragbandit.router.offline.logs.parquet import ParquetSource

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.offline.logs import Logged, write_rows
 from ragbandit.router.offline.logs.jsonl import read_rows
 from ragbandit.shared.errors import InvalidInput

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.offline.logs.tables import arm_rows, charged_costs
 from ragbandit.router.policies.draw import checked_pmf
 from ragbandit.shared.types import IMPORTED, TableRow

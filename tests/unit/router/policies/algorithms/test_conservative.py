@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from ragbandit.router.config.policy import LEAST_SHARE
+from ragbandit.router.config.learning import LEAST_SHARE
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.audit.checks import draw_fault
 from ragbandit.router.policies import make_policy

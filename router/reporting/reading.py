@@ -480,6 +480,7 @@ def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) ->
     in_ledger = and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
     in_scope = and_(scope.condition, in_sample(questions, most=scope.most))
     corrections = corrections_of(connection)
+    stopped = closures.c.policy == scope.label, closures.c.reason == STOPPED
     query = select(
         *decisions.c["id", "made_at", "arms", "pmf", "arm", "facts", "price", "cost_weight"],
         *decisions.c["session", "turn_of"],
@@ -488,7 +489,7 @@ def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) ->
         *outcomes.c["cost", "steps"],
         *([outcomes.c.made_by, outcomes.c.made_at.label("ended_at")] if corrections.rules else []),
         scope.is_open.label("is_open"),
-        exists().where(*_stopped_in(scope.label)).label("is_stopped"),
+        exists().where(closures.c.decision_id == decisions.c.id, *stopped).label("is_stopped"),
         *updates.c["quality", "value", "source", "sample_weight", "judged_by", "surrogates", "preset"],
         updates.c.feedback_ids,
         updates.c.cost.label("charged"),
@@ -767,11 +768,6 @@ def _candidate_pmf(note: CandidateNote, *, pmf: Sequence[float]) -> list[float] 
         return None
     shares = (own / total for own in drawable)
     return [p if abs(share - p) < _ROUNDING else share for share, p in zip(shares, pmf, strict=True)]
-
-
-def _stopped_in(label: str) -> tuple[ColumnElement[bool], ...]:
-    """Conditions on `closures`: the ledger closed the decision because a budget had stopped its task."""
-    return closures.c.policy == label, closures.c.decision_id == decisions.c.id, closures.c.reason == STOPPED
 
 
 def reward_of(row: RowMapping, *, setting: RewardSettings | None) -> float:

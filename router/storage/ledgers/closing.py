@@ -32,7 +32,8 @@ class ClosingRule:
         A decision that its caller runs needs no outcome if a raw reward came in time, or if it has no feedback.
         """
         fed, ended = waiting.c.has_feedback, waiting.c.has_outcome
-        rewarded, is_over = waiting.c.has_reward, _is_over(now - self.wait_s)
+        rewarded, until = waiting.c.has_reward, waiting.c.open_until
+        is_over = or_(until.is_(None), until <= now - self.wait_s)  # the task has ended, or its unit is one turn
         if self.wait_s == 0:
             ready = [and_(fed, ended, rewarded), and_(fed, ended, ~rewarded), and_(fed, ~ended, rewarded, IS_CALLERS)]
             return [and_(condition, is_over, ~_HAS_OPEN_TURN) for condition in ready]
@@ -79,8 +80,3 @@ class ClosingRule:
         fed = any(item.value is not None for item in joined.feedback)
         silent = joined.decision.run_by == "caller" and not fed
         return joined.outcome is not None or silent or bool(self.usable_feedback(joined))
-
-
-def _is_over(time: float) -> ColumnElement[bool]:
-    """Condition on `waiting`: the task of the decision has ended by this time, or its unit is one turn."""
-    return or_(waiting.c.open_until.is_(None), waiting.c.open_until <= time)

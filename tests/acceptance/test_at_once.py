@@ -23,7 +23,7 @@ def system(tmp_path_factory):
             generator={
                 "name": "scripted",
                 "script": {"Brooding": "Paris lies on the Seine.", "": "So the answer is: Paris."},
-                "script_s": 0.6,
+                "script_s": 2.0,  # so long that sixteen run at once, however slowly they are taken
             },
             # No sweep of the database: what a process leaves behind is queued again by claims alone.
             workers={"sweep_interval_s": 600.0, "concurrency": 16},
@@ -45,7 +45,7 @@ def test_sixteen_at_once(system):
 
     def end():
         system.processes["answer"].send_signal(signal.SIGTERM)
-        assert system.processes["answer"].wait(20) == 0
+        assert system.processes["answer"].wait(60) == 0
         assert running() == {}
 
     until(lambda: sum(worker.queue == "answer" for worker in jobs.workers()) == 16)  # before, a signal just kills

@@ -74,7 +74,7 @@ def test_the_model_picks_before_the_draw(make_world):
     dollars = sum(decision.query.sent.pick["dollars"] for decision in decided)
     with world.database.read() as connection:
         key = Spender("tenant", "default")
-        assert read_spending(connection, [key], now=time.time())[key].day == pytest.approx(dollars, abs=1e-9)
+        assert read_spending(connection, [key], now=time.time())[key].month == pytest.approx(dollars, abs=1e-9)
     assert b'ragbandit_picks_total{result="picked"} 3.0' in Metrics(world.router).exposition(None, budgets=None)
     rule = closing_rule(world.settings.learning)
     texts = [" ".join(explain(world.store, decision.id, rule=rule).reasons) for decision in decided]
@@ -160,8 +160,8 @@ def test_a_pick_that_fails_costs_no_answer(make_world, reply, failed, is_booked)
     assert decision.pmf[decision.arms.index("single_step")] > 0.9
     with world.database.read() as connection:
         key = Spender("tenant", "default")
-        day = read_spending(connection, [key], now=time.time())[key].day
-    assert day == pytest.approx(pick.get("dollars", 0.0), abs=1e-9)
+        booked = read_spending(connection, [key], now=time.time())[key].month
+    assert booked == pytest.approx(pick.get("dollars", 0.0), abs=1e-9)
     metrics = Metrics(world.router).exposition(None, budgets=None)
     assert f'ragbandit_picks_total{{result="{failed}"}} 1.0'.encode() in metrics
 
@@ -286,7 +286,7 @@ def test_a_call_whose_caller_leaves_is_booked(make_world):
 
         def dollars():
             with world.database.read() as connection:
-                return read_spending(connection, [key], now=time.time())[key].day
+                return read_spending(connection, [key], now=time.time())[key].month
 
         until(lambda: dollars() > 0.0)
     assert world.counters().decided == 0

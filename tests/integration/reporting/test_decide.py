@@ -128,7 +128,7 @@ def run(world, arms, *, budget: float, **more) -> SimpleNamespace:
 def booked(world) -> float:
     spender = Spender("key", ACTOR)
     with world.database.read() as connection:
-        return read_spending(connection, [spender], now=time.time())[spender].day
+        return read_spending(connection, [spender], now=time.time())[spender].month
 
 
 @on_sqlite

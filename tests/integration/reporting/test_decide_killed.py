@@ -47,7 +47,7 @@ OPTIONS = ["report", "--decide", "--against", "large", "--module", "own_arms:arm
 def booked():
     with closing(Database("sqlite:///data/ragbandit.db")) as database, database.read() as connection:
         spender = Spender("key", actor())
-        return read_spending(connection, [spender], now=time.time())[spender].day
+        return read_spending(connection, [spender], now=time.time())[spender].month
 
 
 def test_a_question_that_ends_processes_fails_alone(tmp_path, monkeypatch):

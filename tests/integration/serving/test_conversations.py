@@ -83,8 +83,8 @@ def test_a_rewrite_that_fails_costs_no_answer(make_world, reply, failed, is_book
     facts = decision.query.sent.rewrite
     assert (facts["failed"], "dollars" in facts) == (failed, is_booked)
     with world.database.read() as connection:
-        day = read_spending(connection, [SPENDER], now=time.time())[SPENDER].day
-    assert day == pytest.approx(facts.get("dollars", 0.0), abs=1e-9)
+        booked = read_spending(connection, [SPENDER], now=time.time())[SPENDER].month
+    assert booked == pytest.approx(facts.get("dollars", 0.0), abs=1e-9)
     assert dict(world.router.conversations.rewriter.results) == {failed: 1}
 
 

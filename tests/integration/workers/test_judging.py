@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 import time
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -18,7 +19,7 @@ from ragbandit.router.storage.access.spending import Spender, read_spending
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.judged_arms import DAYS, JudgedArm, forget_judged, judged_arms
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.sql.counters import DAY_S
+from ragbandit.router.storage.sql.counters import DAY_S, day_of
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.types import MAX_TEXT, Cost, Query, Source
 from ragbandit.strategies.base import Passage
@@ -51,7 +52,7 @@ class Bench:
     """A store, a judge, and short words for what happens to them."""
 
     def __init__(self, database, *, generator, settings, own_retriever=False):
-        self.database, self.settings = database, settings
+        self.database, self.settings, self.begun = database, settings, time.time()
         self.store = DecisionStore(database, label="main", judge=judge_sample(settings))
         self.ledger = Ledger(database, label="main")
         self.jobs = MemoryJobs()
@@ -79,7 +80,11 @@ class Bench:
             }
 
     def today(self):
-        return {name: count for name, count in judge_state(self.database, now=time.time()).today.items() if count}
+        """The counts of the test's days, which are two if it runs over midnight."""
+        days, counts = {day_of(at): at for at in (self.begun, time.time())}, Counter()
+        for at in days.values():
+            counts.update(judge_state(self.database, now=at).today)
+        return {name: count for name, count in counts.items() if count}
 
     def close(self):
         self.context.close()
@@ -322,9 +327,9 @@ def test_a_judge_spends_the_budget_of_who_asked(bench, answered):
         (score,) = trial.scores(first)
         spender, now = Spender("tenant", "default"), time.time()
         with trial.database.read() as connection:
-            day = read_spending(connection, [spender], now=now)[spender].day
-        assert day == pytest.approx(score.facts["dollars"], rel=1e-6)
-        assert day > 0.001
+            booked = read_spending(connection, [spender], now=now)[spender].month
+        assert booked == pytest.approx(score.facts["dollars"], rel=1e-6)
+        assert booked > 0.001
         trial.judge()
         assert trial.scores(second) == []
         assert len(server.requests) == 1
@@ -393,5 +398,5 @@ def test_a_judge_that_is_cut_off_puts_it_back(bench, answered):
     assert row["due_at"] <= time.time()
     with trial.database.read() as connection:
         spender = Spender("tenant", "default")
-        assert read_spending(connection, [spender], now=time.time())[spender].day == pytest.approx(0.5)
+        assert read_spending(connection, [spender], now=time.time())[spender].month == pytest.approx(0.5)
     assert trial.today() == {"begun": 1, "dollars": 0.5}

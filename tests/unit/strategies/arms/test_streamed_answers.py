@@ -133,6 +133,6 @@ def test_what_was_given_is_the_answer_where_an_arm_is_cut_off():
         done = await run.complete(prompt, purpose="read", max_tokens=9, final=str.strip)
         return Answer(text=done.text, stop_reason="answered")
 
-    outcome, listener = own_outcome(answer, budget=Budget(seconds=0.3), generator_=Deaf([]))
+    outcome, listener = own_outcome(answer, budget=Budget(seconds=1.0), generator_=Deaf([]))
     assert (outcome.status, outcome.stop_reason) == ("exhausted", "budget_seconds")
     assert outcome.answer == "one two" == "".join(listener.pieces)

@@ -114,8 +114,8 @@ def test_pieces_are_a_prefix_at_every_moment():
 def test_the_deadline_ends_a_scripted_text_between_two_words():
     """The words so far are text and pieces alike, and finish says "deadline"."""
     sink, pieces = sink_with()
-    slow = ScriptedGenerator(lambda _: "one two three four", word_seconds=0.2)
-    request = Request(prompt=PROMPT, max_tokens=9, sink=sink, deadline=time.monotonic() + 0.3)
+    slow = ScriptedGenerator(lambda _: "one two three four", word_seconds=0.5)
+    request = Request(prompt=PROMPT, max_tokens=9, sink=sink, deadline=time.monotonic() + 1.2)
     done = asyncio.run(slow.complete(request))
     assert done.finish == "deadline"
     assert done.text == "".join(pieces)

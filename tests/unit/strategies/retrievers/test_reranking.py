@@ -191,7 +191,7 @@ def failing():
     [
         (lambda: None, {}, None),
         (failing, {}, "the reranker shortest failed: RuntimeError: the GPU is gone"),
-        (lambda: "late", {"seconds": 0.3}, "the budget of seconds ran out"),
+        (lambda: "late", {"seconds": 1.0}, "the budget of seconds ran out"),
     ],
     ids=["answered", "failed", "late"],
 )

@@ -6,6 +6,7 @@ also read by storage, audits, reports and replay.
 
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, fields
+from functools import cache
 from typing import Any, ClassVar, Final, Self, get_args, get_origin
 
 from ragbandit.shared.types.names import ArmName, DecisionId, DecisionUnit, Json
@@ -54,19 +55,21 @@ class Fact:
         return {field.name: _plain(values[field.name]) for field in known if values[field.name] != field.default}
 
 
+@cache
+def _required(kind: Any) -> tuple[Any, Any]:
+    """Returns (type of a field without None, its origin). ArmName is stored as a str."""
+    kind = get_args(kind)[0] if type(None) in get_args(kind) else kind
+    return getattr(kind, "__supertype__", kind), get_origin(kind)
+
+
 def _value_of_type(value: Any, *, kind: Any) -> Any:
     """The value if it has the type of its field, with tuples instead of lists; otherwise None."""
-    if type(None) in get_args(kind):
-        kind = get_args(kind)[0]
-    kind = getattr(kind, "__supertype__", kind)  # ArmName is stored as a str
-    if get_origin(kind) is tuple:
-        items = (
-            [_value_of_type(item, kind=get_args(kind)[0]) for item in value]
-            if isinstance(value, list | tuple)
-            else [None]
-        )
+    kind, origin = _required(kind)
+    if origin is tuple:
+        parts = value if isinstance(value, list | tuple) else [None]
+        items = [_value_of_type(item, kind=get_args(kind)[0]) for item in parts]
         return None if None in items else tuple(items)
-    if get_origin(kind) is Mapping:
+    if origin is Mapping:
         pairs = value.items() if isinstance(value, Mapping) else ()
         fitting = {key: _value_of_type(item, kind=get_args(kind)[1]) for key, item in pairs}
         return {key: item for key, item in fitting.items() if item is not None} or None

@@ -83,12 +83,7 @@ class Served:
         unknown = float((self.is_other & ~self.draws.is_tried[self.draws.arm]).mean())
         margin = unknown * (self.most - self.least)
         return mean_interval(
-            difference,
-            effective=effective,
-            farthest=farthest,
-            margin=margin,
-            alpha=alpha,
-            cluster=self.draws.cluster,
+            difference, effective=effective, farthest=farthest, margin=margin, alpha=alpha, cluster=self.draws.cluster
         )
 
     def _squares(self, deviations: Vector, *, rows: Flags) -> float:

@@ -1,6 +1,6 @@
 """What a replay shows: a comparison of each candidate with the baseline, and facts about the log."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, words
@@ -66,11 +66,16 @@ def replay_assessment(replayed: ReplayResult) -> Assessment:
         comparisons=tuple(compared),
         frontier=tuple(_frontier(replayed)),
         frontier_note="; ".join(filter(None, map(_why_not_drawn, compared))),
-        missing=None if first is None else first.missing,
-        progress=1.0 if first is None else first.progress,
+        missing=_missing(compared),
         tables=(_rewards(replayed), _weights(replayed), _arms(replayed), *_segments(replayed)),
         notes=(*others, *_about_the_log(replayed)),
     )
+
+
+def _missing(compared: Sequence[Comparison]) -> str | None:
+    """What each candidate needs for a verdict, by name if there are several; None if all have a verdict."""
+    needs = [f"{one_line(one.first)}: {one.missing}" for one in compared if one.missing]
+    return compared[0].missing if len(compared) == 1 else "; ".join(needs) or None
 
 
 def _frontier(replayed: ReplayResult) -> Iterator[FrontierPoint]:

@@ -175,6 +175,15 @@ def test_the_headline_has_the_verdict_of_every_candidate():
     assert replay_assessment(replayed(candidate(), faults=("it was drawn too often",))).headline == ""
 
 
+def test_what_is_missing_names_each_candidate():
+    """With several candidates, what is missing for a verdict stands behind the name of each that has none."""
+    unknown, blocked = candidate("fixed:none", 0.007, 0.1), candidate("mba", blocked="draws of deep")
+    several = replay_assessment(replayed(BASELINE, candidate(), unknown, blocked))
+    assert several.missing == f"{unknown.comparison.first}: {TOTAL}; mba: draws of deep"
+    assert replay_assessment(replayed(BASELINE, unknown)).missing == TOTAL
+    assert replay_assessment(replayed(BASELINE, candidate(), candidate("mba"))).missing is None
+
+
 def test_the_picture_names_each_candidate_that_it_leaves_out():
     """A candidate whose reward or quality is not known has no place in the picture, and the note says why."""
     unknown = candidate("fixed:none", 0.0, 0.2)

@@ -199,7 +199,6 @@ def arm_charts(history: Overview, *, sign: ArmSigns, cost: Collection[str]) -> l
     cost_title = "Cost per question, as the reward counts it"
     charts = (
         chart("Share of the decisions", "percent", lambda arm, everything: mean(arm.decided, everything.decided)),
-        chart("Quality per question", "reward", lambda arm, _: arm.quality, is_of_ratings=True),
         None if is_dollars else chart(cost_title, "", lambda arm, _: arm.cost, is_of_ratings=True),
         chart("Dollars per answer", "dollars", lambda arm, _: mean(arm.dollars, arm.answered + arm.failed)),
         chart("Latency, 95th percentile", "seconds", lambda arm, _: arm.p95_s),

@@ -25,7 +25,7 @@ from ragbandit.router.comparison import page as assessments
 from ragbandit.router.comparison.words import COLOURS
 from ragbandit.router.replies.values import json_ready
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.texts.formats import NOTHING, duration, iso_time, moment, printable
+from ragbandit.shared.texts.formats import NOTHING, duration, iso_time, moment, money, printable
 from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import Caller
 
@@ -77,7 +77,7 @@ _KINDS: Final = (
 def environment() -> Environment:
     """The Jinja environment of all pages. An undefined name is an error, not an empty text."""
     jinja = assessments.page_environment("ragbandit.additions.dashboard")
-    filters = (duration, age, state_sign, json_ready)
+    filters = (duration, age, money, state_sign, json_ready)
     jinja.filters |= {function.__name__: function for function in filters} | {"moment": time_element, "query": _query}
     jinja.tests["blank"] = is_blank
     return jinja

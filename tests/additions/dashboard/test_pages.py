@@ -121,8 +121,8 @@ def test_what_was_earned_is_told(service, visit):
 
 
 def test_rows_of_arms_have_their_ratings_and_are_not_compared(serve, visit):
-    """The table of arms has the ratings behind each mean, bars in the arms' colours, and a warning against comparing
-    rows; latencies have columns only if one is known.
+    """The table of arms has the number of ratings, bars in the arms' colours, and a link to what compares arms, but no
+    reward and no quality, since the arms answered different questions; latencies have columns only if one is known.
     """
     service = serve(arms=arms(2), policy={"name": "uniform"})
     for number in range(12):
@@ -133,7 +133,9 @@ def test_rows_of_arms_have_their_ratings_and_are_not_compared(serve, visit):
     page = browser.page("/ui/arms")
     assert sum(map(int, re.findall(r'data-label="Rated">(\d+)<', page))) == 5
     assert {*re.findall(r'<svg class="bar".*?<rect class="(arm-.)"', page)} == {"arm-0", "arm-1"}
-    assert "do not compare the rows" in page
+    assert 'Which arm is better: see the <a href="/ui?time=day">Overview</a>' in page
+    assert "Quality" not in page
+    assert ">Reward<" not in page
     assert "Median" not in page
     named = routed(service.http, question="Timed?")["decision_id"]
     body = {"decision_id": named, "answer": "x", "steps": 1, "cost": {"seconds_total": 2.0}}

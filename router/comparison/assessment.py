@@ -127,7 +127,6 @@ class Assessment:
     curves: tuple[LearningCurve, ...] = ()
     charts: tuple[LineChart, ...] = ()
     missing: str | None = None  #: evidence missing for the verdict, in words
-    progress: float = 1.0  #: share of the evidence for a verdict that exists so far, in [0, 1]
     actions: tuple[str, ...] = ()  #: next steps
     tables: tuple[NumberTable, ...] = ()
     notes: tuple[str, ...] = ()

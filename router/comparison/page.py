@@ -48,7 +48,6 @@ def template_values(assessment: Assessment, *, sign: "ArmSigns | None" = None) -
         "number_colour": words.COLOURS[assessment.verdict] if assessment.verdict in words.CLEAR else "",
         "state": words.unless_contained(assessment.state, sentence=assessment.headline or assessment.sentence),
         "missing": words.unless_contained(assessment.missing, sentence=assessment.headline or assessment.sentence),
-        "share": min(max(0.0, assessment.progress), 1.0),
         "forest": charts.forest(assessment.comparisons) if assessment.comparisons else None,
         "plots": [picture for picture in pictures if picture is not None],
         "sign": sign,

@@ -23,7 +23,7 @@ _BARS, _ACTIONS, _SENTENCE, _OTHER = 5, 2, 6, 2
 #: width of a bar, and least width of its name
 _BAR, _NAME = 21, 10
 #: the signs of a bar, for output that is not Unicode
-_ASCII: Final = str.maketrans("│━╌├┤●█░…", "|=-[]o#.~")
+_ASCII: Final = str.maketrans("│━╌├┤●…", "|=-[]o~")
 
 
 def print_assessment(
@@ -57,9 +57,7 @@ def print_assessment(
         _put(line, console=console)
     if len(kept) < len(it.comparisons):
         say(f"{len(it.comparisons) - len(kept)} more with --all")
-    if it.missing:
-        _put(_evidence_bar(it.progress, style=style), console=console)
-        say(f"For a verdict: {missing}" if missing else "")
+    say(f"For a verdict: {missing}" if missing else "")
     for action in it.actions if show_all else it.actions[:_ACTIONS]:
         say(f"- {action}")
     if show_all:
@@ -87,13 +85,6 @@ def _kinds(kinds: Sequence[QuestionKind]) -> NumberTable:
         better = f"{kind.better_arm} {words.difference(kind.better_by)}" if kind.better_arm else NOTHING
         rows.append((kind.name, *numbers, better, "".join(kind.examples[:1])))
     return NumberTable(title="who gets what", columns=columns, rows=tuple(rows))
-
-
-def _evidence_bar(progress: float, *, style: str) -> Text:
-    share = min(max(0.0, progress), 1.0)
-    full = round(share * _BAR)
-    bar = Text("\n").append("█" * full + "░" * (_BAR - full), style=style)
-    return bar.append(f"  {percent(round(share, 2))} of the evidence")
 
 
 def _print(text: str, *, console: Console, style: str, most: int) -> None:

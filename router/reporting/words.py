@@ -164,7 +164,6 @@ def report_assessment(
         arms=tuple(arms),
         curves=() if report.curve is None else (report.curve,),
         missing=None if lead is None else lead.missing,
-        progress=1.0 if lead is None else lead.progress,
         actions=tuple(_actions(report, lead, steps=steps)),
         tables=tuple(_table(title, rows, unit=report.unit, by_arm=by_arm) for title, rows, by_arm in tables if rows),
         notes=(

@@ -54,7 +54,6 @@ WHOLE = Assessment(
         for name, shift, even in (("cold", 0, 20), ("warm", 40, 10))
     ),
     missing="about 300 more rated questions",
-    progress=0.37,
     actions=("keep routing",),
     tables=(NumberTable(title="By week", columns=("week", "questions"), rows=(("2026-11-16", "400"),)),),
     notes=("An interval may miss.",),

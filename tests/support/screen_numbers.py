@@ -417,10 +417,6 @@ def _judged_share(store: Counted, found: re.Match[str]) -> Groups:
     return {"share": _share(store.share("u.seq > 0", of=store.compared()))}
 
 
-def _progress(store: Counted, found: re.Match[str]) -> Groups:
-    return {"share": _share(store.total["progress"])}
-
-
 def _to_rate(store: Counted, found: re.Match[str]) -> Groups:
     unrated = store.questions(f"{store.compared()} AND d.arm = '{found['arm']}' AND u.seq IS NULL")
     assert store.report["to_rate"] <= unrated
@@ -714,7 +710,6 @@ AGREED: Final = (
     Sentence(r"(?:Saved|Spent) (?P<saved>M) (?:of|more than) (?P<instead>M) \((?P<share>P)\)", _saved),
     Sentence(r"(?P<worth>M to M) (?:per|interval of the worth of) 1,000 questions", _worth),
     Sentence(r"(?P<estimate>M) worth of 1,000 questions", _worth),
-    Sentence(r"(?P<share>P) of the evidence", _progress),
     Sentence(r"against always (?P<arm>\w+) (?:[├╌│━●┤ ]+ )?(?P<interval>S \(S to S\)|S to S)", _forest),
     Sentence(r"; (?P<cost>M) \((?P<low>M) to (?P<high>M)\) against", _line_costs),
 )

@@ -37,7 +37,6 @@ def advice_assessment(
         "sentence": advice.sentence,
         "actions": tuple(_actions(advice, details, incumbent=incumbent, log=log, is_live=is_live)),
         "missing": advice.missing,
-        "progress": advice.progress,
     }
     if advice.verdict == "wrong log":
         return Assessment(number=advice.verdict, about="no verdict", notes=tuple(notes), **common)

@@ -177,7 +177,6 @@ def evaluation_assessment(
             if one.quality.first is not None and one.cost.first is not None
         ),
         missing=None if best is None else best.missing,
-        progress=1.0 if best is None else best.progress,
         tables=(NumberTable(title="Means per question", columns=columns, rows=rows),),
         notes=(*notes, f"answers: {file}"),
         cost_unit="cost" if best is None else best.unit,

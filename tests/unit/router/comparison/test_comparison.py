@@ -91,7 +91,7 @@ def test_what_is_missing_is_a_range_and_a_time():
     assert (forecast_ends(0.2), forecast_ends(5.0), forecast_ends(1_234.0)) == ((1, 4), (2, 8), (620, 2_500))
 
 
-def test_the_bar_of_progress_has_one_scale():
+def test_progress_has_one_scale():
     """The bar is the width that surely suffices divided by the width of the interval; without one it is near 0."""
     assert compared(-0.1, 0.05, 0.2).progress == pytest.approx(0.05 / 0.3)
     assert compared(None, 0.0, None, needed=200).progress == pytest.approx(0.05)

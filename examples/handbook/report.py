@@ -107,7 +107,7 @@ def show(console: Console, report: Row, *, file: Path) -> None:
         row = report["kinds"][kind]
         table.add_row(words, str(row["n"]), *(_number(row[arm]) for arm in ARMS))
     console.print(table)
-    table = Table("policy", "reward", "right", "steps", title=f"The {report['logged']['n']} judged questions")
+    table = Table("policy", "reward", "right", "steps", title=f"The {report['logged']['n']} rated questions")
     table.add_row("the router, live", *_numbers(report["logged"], *MEASURES))
     for arm, row in report["always"].items():
         table.add_row(f"always {arm}, recorded", *_numbers(row, *MEASURES))

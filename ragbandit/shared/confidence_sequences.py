@@ -75,7 +75,7 @@ class SampleSize:
         if self.enough:
             return None
         effective = math.floor(10.0 * self.effective) / 10.0 if self.effective > 0.0 else 0.0  # 0 for NaN
-        counts = f"{counted(self.draws, 'draw')}, {self.judged:,} judged, {effective:g} effective rows"
+        counts = f"{counted(self.draws, 'draw')}, {self.judged:,} rated, {effective:g} effective rows"
         return f"not tried enough: {counts} of {FEWEST_EFFECTIVE} needed; {self._forecast}"
 
     @property

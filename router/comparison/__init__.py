@@ -134,7 +134,7 @@ class Comparison:
     missing: str | None
     """What is missing for a verdict, and about how long it takes; null if there is a verdict."""
     assumption: str | None = None
-    """Assumption of the verdict about unjudged answers, and a way to check it; null without verdict or assumption."""
+    """Assumption of the verdict about unrated answers, and a way to check it; null without verdict or assumption."""
     progress: float
     """Evidence so far / evidence that surely suffices for a verdict, in [0, 1]; 1 once there is a verdict."""
 

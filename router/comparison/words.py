@@ -11,7 +11,7 @@ COLOURS: Final[dict[Verdict, str]] = {"better": "good", "as good": "good", "wors
 #: verdicts whose difference is known not to be 0: only with these, pages colour the number and show the estimate
 CLEAR: Final[frozenset[Verdict]] = frozenset(("better", "worse"))
 STYLES: Final[dict[str, str]] = {"good": "green", "bad": "red", "busy": "yellow"}
-#: with at least this share of judged questions, a verdict assumes nothing about the other questions
+#: with at least this share of rated questions, a verdict assumes nothing about the other questions
 _NEARLY_ALL: Final = 0.9
 #: a cost that grows to at least this multiple is printed as a multiple, up to a largest one; else in percent
 _LEAST_TIMES: Final = 10
@@ -41,7 +41,7 @@ def assumption_words(judged: float) -> str | None:
     if judged >= _NEARLY_ALL:
         return None
     share = percent(round(judged, 2))
-    return f"assumed: nobody chose what to rate by how good it was ({share} judged); `judge.share` would check it"
+    return f"assumed: nobody chose what to rate by how good it was ({share} rated); `judge.share` would check it"
 
 
 def against(comparisons: Sequence[Comparison]) -> list[str]:

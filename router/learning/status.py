@@ -119,7 +119,7 @@ def read_status(
     """Read a ledger's status.
 
     serving: policy of the routers; None for an imported ledger without one
-    arms: the arms whose judged answers are counted
+    arms: the arms whose rated answers are counted
     """
     maker: dict[str, Any] = {} if serving is None else {"algorithm": serving.algorithm, "params": serving.params}
     with ledger.database.read() as connection:  # one transaction: all numbers belong to the same moment

@@ -46,7 +46,7 @@ _OTHERS: Final = 0.1
 #: why a report with a state does not forecast its verdict
 UNSTEADY: Final = "something else than the policy decides most questions"
 #: end of the sentence of a state that ends as the policy learns. When it ends is not foreseen: its share jumps
-_JUDGED: Final = "; routing is judged when it decides most of them"
+_VERDICT: Final = "; routing gets a verdict when it decides most of them"
 #: if the policy had a smaller share in the draw, its own probabilities are not computed back from the draw's
 _KNOWN_FROM: Final = 0.05
 
@@ -164,13 +164,13 @@ def state_of(deciders: Sequence[Decider]) -> str | None:
     if kind == "budget":
         return f"budget: {size} of the questions are decided at a price that spending has raised"
     if kind == "warm-up":
-        return f"warm-up: {size} of the draws still try arms that the policy hardly knows{_JUDGED}"
+        return f"warm-up: {size} of the draws still try arms that the policy hardly knows{_VERDICT}"
     if kind != "safe start":
         names = Counter(decider.by for decider in recent if decider.kind == kind)
         return f"{kind}: {size} of the questions are decided by {', or '.join(by for by, _ in names.most_common())}"
     arm = next(decider.arm for decider in deciders if decider.kind == kind)
     share = percent(round(sum(one.served == arm for one in recent) / len(recent), 2))
-    return f"safe start: {share} of the questions still go to {arm}{_decided_without(recent)}{_JUDGED}"
+    return f"safe start: {share} of the questions still go to {arm}{_decided_without(recent)}{_VERDICT}"
 
 
 def _decided_without(recent: Sequence[Decider]) -> str:

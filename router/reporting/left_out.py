@@ -45,7 +45,7 @@ class UndrawnQuestions:
     spent: float
     """Costs of the questions, in the report's unit."""
     quality: float | None
-    """Mean quality of their judged answers; null if none was judged."""
+    """Mean quality of their rated answers; null if none was rated."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -162,7 +162,7 @@ class Report:
     changes: tuple[Change, ...] = ()
     """Changes within the period, the newest first: new arms, changed prices, drift. Means mix both times."""
     untried: str | None = None
-    """Arms with fewer than ten judged answers, in words, if there is a verdict; null without such an arm."""
+    """Arms with fewer than ten rated answers, in words, if there is a verdict; null without such an arm."""
     kinds: tuple[QuestionKind, ...] = ()
     """Kinds of questions and their arms: the named kinds, or else all questions, or the kinds that differ most."""
     kinds_of: str = ""

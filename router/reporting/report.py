@@ -301,15 +301,15 @@ def _to_rate(log: ReportRows, compared: ComparedWays, *, arm: int) -> int | None
 
 
 def _untried(log: ReportRows, total: Comparison, *, arm: int) -> str | None:
-    """Names the arms with hardly any judged answer, which a verdict does not cover; None if there are none."""
+    """Names the arms with hardly any rated answer, which a verdict does not cover; None if there are none."""
     rows = log.part(log.comparable(arm))
     if total.verdict == NOT_KNOWN:
         return None
     few = list[str]()
     for place, name in enumerate(log.arms):
-        judged = int((~np.isnan(rows.quality[rows.arm == place])).sum())
-        if rows.is_offered(place).any() and judged < FEWEST_EFFECTIVE:
-            few.append(f"{name} is {f'hardly tried ({judged} judged)' if judged else 'not tried yet'}")
+        rated = int((~np.isnan(rows.quality[rows.arm == place])).sum())
+        if rows.is_offered(place).any() and rated < FEWEST_EFFECTIVE:
+            few.append(f"{name} is {f'hardly tried ({rated} rated)' if rated else 'not tried yet'}")
     if not few:
         return None
     share = float((rows.arm == arm).mean())

@@ -131,7 +131,7 @@ def report_assessment(
     total = report.total
     others = [one for one in report.arms if total is None or one.second != total.second]
     served = (*([] if total is None else [total]), *others)
-    groups = (("tenant", report.tenants), ("price", report.prices), ("week from", report.weeks))
+    groups = (("tenant", report.tenants), ("price", report.prices), ("week", report.weeks))
     tables = [
         ("what was served against each arm", served, True),
         *((f"by {name}", rows, False) for name, rows in groups),

@@ -355,8 +355,10 @@ def _cost_change(store: Counted, found: re.Match[str]) -> Groups:
     served = store.dollars(compared) / store.questions(compared)
     assert served == _near(cost.first)
     share = abs(served / cost.second - 1.0)
+    # 43.5 % is shown as 43 % or 44 %, by the rounding of the sums
+    shares = [percent(round(share + rest, 2)) for rest in (0.0, -1e-9, 1e-9)]
     return {
-        "share": percent(round(share, 2)) if found["share"] else None,
+        "share": next((one for one in shares if one == found["share"]), shares[0]) if found["share"] else None,
         "times": None if found["share"] else f"{1 + share:,.0f}",
     }
 
@@ -552,21 +554,21 @@ SENTENCES: Final = (
     ),
     Sentence(r"(?P<n>N) explored; also", lambda store, _: {"n": _n(store.questions("d.explored"))}),
     Sentence(
-        r"Reward per question (?P<n>-?D) quality \S weight \S cost; of (?P<all>N) judged",
+        r"Reward per question (?P<n>-?D) quality \S weight \S cost; of (?P<all>N) rated",
         lambda store, _: {
             "n": number(store.one(_MEAN.format("value"))),
             "all": _n(store.one("SELECT count(*) FROM updates")),
         },
     ),
     Sentence(
-        r"Quality (?P<n>D) of (?P<all>N) judged questions",
+        r"Quality (?P<n>D) of (?P<all>N) rated questions",
         lambda store, _: {
             "n": number(store.one(_MEAN.format("quality"))),
             "all": _n(store.one("SELECT count(*) FROM updates")),
         },
     ),
     Sentence(r"it has learned (?P<parts>\w+ N(?:, \w+ N)*)", _learned),
-    Sentence(r"(?P<arm>\w+) has (?P<n>N) judged answers?", _judged_arm),
+    Sentence(r"(?P<arm>\w+) has (?P<n>N) rated answers?", _judged_arm),
     Sentence(r"the tenant (?P<tenant>\w+) has spent (?P<share>P) of its (?P<most>D) dollars", _budget),
     Sentence(
         r"the budget of the tenant (?P<tenant>\w+) raises the price N-fold now; (?P<arm>\w+) answers (?P<share>P)",
@@ -589,7 +591,7 @@ SENTENCES: Final = (
     ),
     Sentence(r"(?P<arm>\w+) is new: it was offered first after (?P<n>N) questions", _new_arm),
     Sentence(r"an answer of (?P<arm>\w+) costs (?P<after>M) instead of (?P<before>M)", _changed_price),
-    Sentence(r"assumed: nobody chose what to rate by how good it was \((?P<share>P) judged\)", _judged_share),
+    Sentence(r"assumed: nobody chose what to rate by how good it was \((?P<share>P) rated\)", _judged_share),
 )
 
 
@@ -690,7 +692,7 @@ OF_DECISION: Final = (
         r"the policy had a share of (?P<share>D) of the draw",
         lambda store, _: {"share": f"{store.one(_SAFE_START_SHARE, store.decision):.4g}"},
     ),
-    Sentence(r"(?P<arm>\w+) has (?P<n>N) judged answers?", _judged_arm),
+    Sentence(r"(?P<arm>\w+) has (?P<n>N) rated answers?", _judged_arm),
     Sentence(r"it has learned (?P<parts>\w+ N(?:, \w+ N)*)", _learned),
     Sentence(
         r"(?:outage|limit|kill switch): (?P<share>P) of the questions are decided by (?P<by>[\w ,]+?)(?=[.;])", _state

@@ -283,7 +283,7 @@ async def arms(request: Request) -> Response:
     values = _shared(request, chosen, history)
     tried = {row.arm for row in history.arms}
     values["untried"] = [arm for arm in router_of(request).service.arms if arm not in tried]
-    values["is_dollars"] = cost_unit_of(router_of(request).settings.reward) == "dollars"
+    values["cost_unit"] = cost_unit_of(router_of(request).settings.reward)
     charts = arm_charts(history, sign=values["sign"], cost=router_of(request).settings.reward.cost)
     return page(request, "arms.html", title="Arms", charts=charts, **values)
 

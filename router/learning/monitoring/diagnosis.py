@@ -147,7 +147,7 @@ class Diagnosis:
                 text = self._needs("learning")
             case "steady":
                 judged = ", ".join(f"{arm} {self.judged[arm]:,}" for arm in self._arms("steady") if arm in self.judged)
-                text = "by its own estimate the policy needs no more judged answers"
+                text = "by its own estimate the policy needs no more rated answers"
                 text += f" (it has learned {judged})" if judged else ""
         stuck = ", ".join(self._arms("stuck"))
         return f"{text}; too few labels come of {stuck}" if stuck else text
@@ -168,7 +168,7 @@ class Diagnosis:
 
     def _need(self, arm: ArmName) -> str:
         """Names no number of questions, because the arm's share of them may change fiftyfold while it is learned."""
-        judged = f"has {counted(self.judged[arm], 'judged answer')} and " if arm in self.judged else ""
+        judged = f"has {counted(self.judged[arm], 'rated answer')} and " if arm in self.judged else ""
         return f"{judged}needs {rough_count(self.arms[arm].labels)} more"
 
 

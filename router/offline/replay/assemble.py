@@ -313,7 +313,7 @@ class ResultAssembler:
                 less = "less" if drawn < expected else "more"
                 faults.append(
                     f"{arm} has {drawn:.0f} rows where the logged probabilities give {expected:.1f}: it was not drawn "
-                    f"as logged, or its answers were judged {less} often than others"
+                    f"as logged, or its answers were rated {less} often than others"
                 )
         if not tally.likely(alpha=self._alpha):
             more = "more" if tally.surplus > 0.0 else "less"

@@ -291,7 +291,7 @@ def notes_on_rows(summary: LogSummary, *, plan: Plan) -> list[str]:
         f"{_rows_have(recognised_by[BY_ID])} neither text nor features: {unknown}": recognised_by[BY_ID],
         "the rows have no features: the reward model knows the arms' means only": not summary.model.has_features,
         f"{raw}: such a value stays, whatever the weight of cost": (plan.weight is not None and marked["raw"]),
-        f"{defaulted} the default: nobody judged such an answer": marked["defaulted"],
+        f"{defaulted} the default: nobody rated such an answer": marked["defaulted"],
     }
     return [note for note, applies in notes.items() if applies]
 

@@ -74,8 +74,13 @@ def replay_assessment(replayed: ReplayResult) -> Assessment:
 
 def _missing(compared: Sequence[Comparison]) -> str | None:
     """What each candidate needs for a verdict, by name if there are several; None if all have a verdict."""
-    needs = [f"{one_line(one.first)}: {one.missing}" for one in compared if one.missing]
-    return compared[0].missing if len(compared) == 1 else "; ".join(needs) or None
+    if len(compared) == 1:
+        return compared[0].missing
+    needs: dict[str, list[str]] = {}
+    for one in compared:
+        if one.missing:
+            needs.setdefault(one.missing, []).append(one_line(one.first))
+    return "; ".join(f"{', '.join(names)}: {missing}" for missing, names in needs.items()) or None
 
 
 def _frontier(replayed: ReplayResult) -> Iterator[FrontierPoint]:

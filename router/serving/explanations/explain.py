@@ -238,7 +238,7 @@ def _own_state(record: DecisionRecord, *, rule: ClosingRule, now: float) -> str:
     if record.state == "learned":
         return f"Learned from feedback, as update {record.learned_seq} of its ledger."
     if record.state == "defaulted":
-        return f"It was not judged in time: the default reward was learned, as update {record.learned_seq}."
+        return f"It was not rated in time: the default reward was learned, as update {record.learned_seq}."
     if record.state in ("closed", "quarantined"):
         end = "Closed, and nothing was learned of it" if record.state == "closed" else "Quarantined: not learned"
         return f"{end}: {record.reason}."

@@ -108,7 +108,7 @@ def test_what_was_earned_is_told(service, visit):
     service.router.learn()
     for _ in range(2):
         text = "".join(Tags(browser.page("/ui")).words)
-        assert re.search(r"Quality\s*0\.75\s*of 2 judged questions", text)
+        assert re.search(r"Quality\s*0\.75\s*of 2 rated questions", text)
         assert re.search(r"Decisions\s*3\s*\d explored", text)
         assert re.search(r"Failed answers\s*0 %\s*0 of 2", text)
         assert "is not known yet; missing: " in text
@@ -385,7 +385,7 @@ def test_each_total_of_the_overview_says_of_what_it_is(serve, visit):
     assert tiles["Decisions"][0] == "4"
     assert tiles["Decisions"][1].endswith("explored; also those that no comparison includes")
     assert tiles["Decisions since the beginning"] == ("4", "1 waits for feedback or an outcome")
-    assert tiles["Quality"][1] == tiles["Reward per question"][1].rpartition("; ")[2] == "of 3 judged questions"
+    assert tiles["Quality"][1] == tiles["Reward per question"][1].rpartition("; ")[2] == "of 3 rated questions"
 
 
 def test_dollars_have_their_sign(serve, visit):

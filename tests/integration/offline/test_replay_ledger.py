@@ -67,7 +67,7 @@ def test_the_assumption_of_a_replayed_verdict(ledger_of_rows, database):
     assert log.judged_share() == 0.75
     assert known
     assert {one.assumption for one in known} == {words.assumption_words(0.75)}
-    assert all("(75 % judged)" in words.sentence(one) for one in known)
+    assert all("(75 % rated)" in words.sentence(one) for one in known)
     assert open_log(config=log.settings, since=1.7e9).judged_share() == 1.0
 
 

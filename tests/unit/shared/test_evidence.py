@@ -20,7 +20,7 @@ def test_what_lacks_is_said_until_it_is_enough():
         (math.nan, "0", NO_END),
     ):
         tried = SampleSize(draws=2, judged=0, effective=effective, questions=600)
-        counts = f"2 draws, 0 judged, {shown} effective rows of 10 needed"
+        counts = f"2 draws, 0 rated, {shown} effective rows of 10 needed"
         assert (tried.enough, tried.missing) == (False, f"not tried enough: {counts}; {forecast}"), effective
     enough = SampleSize(draws=20, judged=10, effective=float(FEWEST_EFFECTIVE), questions=600)
     assert (enough.enough, enough.missing) == (True, None)

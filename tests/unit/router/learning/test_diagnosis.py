@@ -120,12 +120,12 @@ def test_the_word_of_all_arms_and_its_sentence():
         return Diagnosis(state=_common_state(states), arms=arms, judged=dict.fromkeys(arms, 2), **more)
 
     cases = {
-        "steady, stuck": "stuck: no arm but arm0 is tried enough to know: arm1 has 2 judged answers and needs about 100"
+        "steady, stuck": "stuck: no arm but arm0 is tried enough to know: arm1 has 2 rated answers and needs about 100"
         " more; too few labels of arm1 come",
         "stuck, stuck": "stuck: no arm is tried enough to know: arm0 has 2",
-        "steady, steady, stuck": "steady: by its own estimate the policy needs no more judged answers (it has learned"
+        "steady, steady, stuck": "steady: by its own estimate the policy needs no more rated answers (it has learned"
         " arm0 2, arm1 2); too few labels come of arm2",
-        "learning, steady": "learning: arm0 has 2 judged answers and needs about 100 more",
+        "learning, steady": "learning: arm0 has 2 rated answers and needs about 100 more",
         "held back, steady": "held back: the promise to arm1 (slack 17.1 of reward) lets too few questions try others:",
         "drifting, stuck": "drifting: the rewards of arm0 have changed; too few labels come of arm1; look at",
     }

@@ -72,7 +72,7 @@ def test_a_report_names_a_change_and_the_period_after_it():
 
 
 def test_a_verdict_begins_with_arms_that_were_hardly_tried():
-    """With fewer than ten judged answers of an arm, the sentence begins with that arm; with ten it does not."""
+    """With fewer than ten rated answers of an arm, the sentence begins with that arm; with ten it does not."""
     log = world(2, count=400)
     place = log.arms.index("premium")
     arm = np.full(400, place)
@@ -89,7 +89,7 @@ def test_a_verdict_begins_with_arms_that_were_hardly_tried():
     assert found.total.verdict == "as good"
     start = "98 % of the questions go to premium, so little can differ; "
     assert found.untried.startswith(start)
-    assert f"{other} is hardly tried (1 judged)" in found.untried
+    assert f"{other} is hardly tried (1 rated)" in found.untried
     assert found.sentence.index(found.untried) < found.sentence.index("routing is as good as always premium")
     assert words.report_assessment(found, now=found.until).headline.endswith(f"; {found.untried}")
     assert prompt_line(found, shares={"premium": 0.98}).endswith(f"; {found.untried}; reward as good")

@@ -37,7 +37,7 @@ def test_the_sentence_has_money_verdict_and_the_parts_that_are_known():
     assert worse.startswith("Last 7 days: 4,000 questions for $")
     assert " with always premium; routing is worse than always premium: -0." in worse
     assert "; quality worse (0." in worse
-    assumed = "assumed: nobody chose what to rate by how good it was (31 % judged); `judge.share` would check it."
+    assumed = "assumed: nobody chose what to rate by how good it was (31 % rated); `judge.share` would check it."
     assert worse.endswith(f" % less cost; {assumed}")
     log = made(WORLDS[2], count=1_000, seed=1).log
     found = reported(log, against="premium")
@@ -47,7 +47,7 @@ def test_the_sentence_has_money_verdict_and_the_parts_that_are_known():
     assert f"{found.total.quality.second:.3f}" not in found.sentence
     held = Decider("safe start", 0.97, "premium", served="premium")
     held = replace(log, deciders=[*[held] * 29, held._replace(served="basic")])
-    assert reported(held).sentence.startswith("safe start: 97 % of the questions still go to premium; routing is ")
+    assert reported(held).sentence.startswith("safe start: 97 % of the questions still go to premium; routing gets ")
     assert words.report_sentence(replace(found, total=None), now=8 * DAY).startswith(
         "1970-01-01 00:00:00 UTC to 1970-01-08"
     )
@@ -188,7 +188,7 @@ def test_a_verdict_has_its_assumption():
     some, most = (replace(run.log, quality=np.where(random < share, served, np.nan)) for share in (0.88, 0.92))
     found = reported(some, against="premium").total
     assert found.verdict == "worse"
-    assert found.assumption.startswith("assumed: nobody chose what to rate by how good it was (88 % judged)")
+    assert found.assumption.startswith("assumed: nobody chose what to rate by how good it was (88 % rated)")
     drawn = replace(some, is_drawn=~np.isnan(some.quality))
     mixed = replace(some, is_drawn=drawn.is_drawn & (rows > 100))
     assert [reported(log, against="premium").total.assumption for log in (most, drawn)] == [None, None]
@@ -333,7 +333,7 @@ def test_the_state_is_what_decides_most_draws():
         for row, served in enumerate(["deep", "fast", "deep", "fast", "deep"] * 40)
     ]
     assert state_of(falling) == (
-        "safe start: 60 % of the questions still go to deep; routing is judged when it decides most of them"
+        "safe start: 60 % of the questions still go to deep; routing gets a verdict when it decides most of them"
     )
     for kind in ("rebuilt ledger", "budget", "warm-up"):
         assert state_of([Decider(kind, 0.8)] * 100).startswith(f"{kind}: ")
@@ -368,7 +368,7 @@ def test_shares_are_of_all_questions():
     named = [without_draw("the caller")._replace(served="small")]
     assert state_of([*named * 65, *held]) is None
     assert state_of([*named * 30, *held * 2]).startswith(
-        "safe start: 70 % of the questions still go to large, 30 % are decided by the caller; routing is judged"
+        "safe start: 70 % of the questions still go to large, 30 % are decided by the caller; routing gets a verdict"
     )
     assert state_of([*named * 5, *held * 3]).startswith("safe start: 95 % of the questions still go to large; ")
 

@@ -178,8 +178,9 @@ def test_the_headline_has_the_verdict_of_every_candidate():
 def test_what_is_missing_names_each_candidate():
     """With several candidates, what is missing for a verdict stands behind the name of each that has none."""
     unknown, blocked = candidate("fixed:none", 0.007, 0.1), candidate("mba", blocked="draws of deep")
-    several = replay_assessment(replayed(BASELINE, candidate(), unknown, blocked))
-    assert several.missing == f"{unknown.comparison.first}: {TOTAL}; mba: draws of deep"
+    also = candidate("fixed:deep", blocked="draws of deep")
+    several = replay_assessment(replayed(BASELINE, candidate(), unknown, blocked, also))
+    assert several.missing == f"{unknown.comparison.first}: {TOTAL}; mba, {also.comparison.first}: draws of deep"
     assert replay_assessment(replayed(BASELINE, unknown)).missing == TOTAL
     assert replay_assessment(replayed(BASELINE, candidate(), candidate("mba"))).missing is None
 

@@ -39,7 +39,7 @@ def forest(comparisons: Sequence[Comparison]) -> Picture | None:
     columns = {
         "Reward per question": [_bar(c.reward, c.verdict) for c in comparisons],
         "Quality per question": [_bar(c.quality, c.quality_verdict) for c in comparisons],
-        cost: [_cost_bar(c.cost) for c in comparisons],
+        cost: [_cost_bar(c.cost, unit=unit) for c in comparisons],
     }
     known = {head: cells for head, cells in columns.items() if any(cell.low is not None for cell in cells)}
     if not known:
@@ -65,13 +65,17 @@ def _bar(value: Difference, verdict: Verdict) -> Bar:
     return Bar(text=text, kind=words.COLOURS[verdict], low=value.low, high=value.high, point=point)
 
 
-def _cost_bar(cost: Difference) -> Bar:
+def _change(amount: float | None, *, sign: str) -> str:
+    plus = "" if not amount else "+" if amount > 0.0 else "-"
+    return number(None) if amount is None else f"{plus}{sign}{number(abs(amount), 2)}"
+
+
+def _cost_bar(cost: Difference, *, unit: str) -> Bar:
     """The bar of a cost: the same or less is good, more is bad. Numbers have two digits; the title has the unit."""
+    sign = "$" if unit == "dollars" else ""
     if cost.low is None or cost.high is None:
         return Bar(text=NOT_KNOWN)
-    low, middle, high = (
-        f"{'+' if end and end > 0.0 else ''}{number(end, 2)}" for end in (cost.low, cost.estimate, cost.high)
-    )
+    low, middle, high = (_change(end, sign=sign) for end in (cost.low, cost.estimate, cost.high))
     is_same = max(-cost.low, cost.high) <= SAME_COST * (cost.second or 0.0)
     kind = "good" if is_same or cost.high < 0.0 else "bad" if cost.low > 0.0 else "busy"
     if is_same or kind == "busy":

@@ -728,7 +728,7 @@ FREE: Final = (
     r"needs (?:about )?N more|needs tens of thousands more|judged after about N more|about N(?: to N)? rated questions",
     r"within about [\w ]+ at today's rate",
     r"reward a question -?D -?D ",  # the ends of an axis
-    r"against always \w+ [+-]\d[\d.]*(?: \([+-]\d[\d.]* to [+-]\d[\d.]*\)| to [+-]\d[\d.]*)",  # intervals of costs
+    r"against always \w+ [+-]?\$?\d[\d.]*(?: \([+-]?\$?\d[\d.]* to [+-]?\$?\d[\d.]*\)| to [+-]?\$?\d[\d.]*)",  # costs
     r"\{input: 0\.0, output: 0\.0\}|The page: \S+",
     r"D (?:llm calls?|prompt tokens?|completion tokens?|seconds \w+)",
     r"Latency [^;]*; median D m?s|Feedback to policy D m?s median of the last N|Learning lag D m?s",

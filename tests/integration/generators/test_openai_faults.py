@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import threading
 import time
 
 import pytest
@@ -459,14 +460,17 @@ def test_nobody_there(by, monkeypatch):
 
 def test_concurrency_is_capped():
     """No more requests are under way at once than concurrency allows."""
-    under_way, most = 0, 0
+    lock, pair, under_way, most = threading.Lock(), threading.Barrier(2, timeout=20), 0, 0
 
     def slow(body):
         nonlocal under_way, most
-        under_way += 1
-        most = max(most, under_way)
+        with lock:
+            under_way += 1
+            most = max(most, under_way)
+        pair.wait()  # two are there at once, however slowly they begin
         time.sleep(0.05)
-        under_way -= 1
+        with lock:
+            under_way -= 1
         return "Paris"
 
     with ScriptedServer(slow) as server:

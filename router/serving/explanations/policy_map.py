@@ -361,28 +361,18 @@ def grow_tree(
 ) -> tuple[list[tuple[Path, Rows]], bool]:
     """Returns (the leaves of a tree, whether one of its splits is by rewards).
 
-    targets: pmfs, shape (n questions, K arms); they split if rewards confirm that this pays. made: see `Asked`
+    targets: pmfs, shape (n questions, K arms). Leaves are split by pmfs only if rewards confirm that routing pays.
+    made: see `Asked`
     """
     holds = np.array([test.holds for test in tests]).reshape(len(tests), len(targets))
-    rows = np.arange(len(targets))
-    least = [LEAST_GAIN * _squares(targets[side]) + 1e-12 * len(rows) for side in (made, ~made)]
-    fewest = max(FEWEST, len(rows) // _FEWEST_PART) // 2
-
-    def sides_of(places: Rows, test: int) -> list[Rows]:
-        return [places[holds[test, places] == side] for side in (True, False)]
 
     def best_of(places: Rows) -> tuple[bool, float, int]:
         """(whether the split is by rewards, its gain, its number) of the best split; a gain of 0 for none."""
         if (split := earned.best_split(holds, places=places, made=made)) is not None:
             return True, *split
-        from_these = places[made[places]]
-        gain, test = _best_split(targets[from_these], holds[:, from_these], fewest=fewest)
-        if not earned.confirmed or gain <= least[0]:
-            return False, 0.0, 0
-        before, *after = (_unexplained(targets, part, made=made) for part in (places, *sides_of(places, test)))
-        # on the questions that the split was not made from
-        return (False, gain, test) if before - sum(after) > least[1] else (False, 0.0, 0)
+        return False, *(_split_by_pmfs(targets, holds, places=places, made=made) if earned.confirmed else (0.0, 0))
 
+    rows = np.arange(len(targets))
     leaves: list[tuple[Path, Rows]] = [((), rows)]
     best, any_by_rewards = [best_of(rows)], False
     while len(leaves) < MOST_LEAVES:
@@ -391,12 +381,30 @@ def grow_tree(
         if gain <= 0.0:
             break
         path, places = leaves[at]
-        sides, any_by_rewards = sides_of(places, test), any_by_rewards or by_rewards
+        sides, any_by_rewards = _sides(places, holds[test]), any_by_rewards or by_rewards
         leaves[at : at + 1] = [
             ((*path, (tests[test], side)), part) for side, part in zip((True, False), sides, strict=True)
         ]
         best[at : at + 1] = [best_of(part) for part in sides]
     return leaves, any_by_rewards
+
+
+def _split_by_pmfs(
+    targets: Matrix, holds: npt.NDArray[np.bool_], *, places: Rows, made: npt.NDArray[np.bool_]
+) -> tuple[float, int]:
+    """(gain, number) of the best split of a leaf; (0, 0) if none reduces the sum of squares of both halves enough."""
+    least = [LEAST_GAIN * _squares(targets[side]) + 1e-12 * len(targets) for side in (made, ~made)]
+    from_these, fewest = places[made[places]], max(FEWEST, len(targets) // _FEWEST_PART) // 2
+    gain, test = _best_split(targets[from_these], holds[:, from_these], fewest=fewest)
+    if gain <= least[0]:
+        return 0.0, 0
+    before, *after = (_unexplained(targets, part, made=made) for part in (places, *_sides(places, holds[test])))
+    return (gain, test) if before - sum(after) > least[1] else (0.0, 0)
+
+
+def _sides(places: Rows, holds: npt.NDArray[np.bool_]) -> list[Rows]:
+    """The places for which the condition of a split holds, and the others."""
+    return [places[holds[places] == side] for side in (True, False)]
 
 
 def _unexplained(targets: Matrix, rows: Rows, *, made: npt.NDArray[np.bool_]) -> float:

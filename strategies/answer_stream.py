@@ -79,7 +79,7 @@ class TextSink:
     async def __call__(self, text: str) -> None:
         """Send the new part of the text so far. A second attempt may start with a shorter text. Errors: see `end`."""
         known = len(self._passed) if self._stops and text.startswith(self._passed) else 0
-        settled = _settled_text(text, stops=self._stops, known=known)
+        settled = _settled_text(text, stop_strings=self._stops, searched=known)
         if not self._passed.startswith(settled):  # nothing is new while a second attempt is shorter
             await self.end(settled)
 
@@ -104,23 +104,23 @@ class TextSink:
             raise ArmFailed(f"the reader of the streamed text failed: {type(error).__name__}: {error}") from error
 
 
-def _settled_text(text: str, *, stops: tuple[str, ...], known: int) -> str:
-    """The beginning of the text that the next pieces cannot change. known: see `first_stop`."""
-    end = first_stop(text, stops, known=known) if stops else None
+def _settled_text(text: str, *, stop_strings: tuple[str, ...], searched: int) -> str:
+    """The beginning of the text that the next pieces cannot change. searched: see `first_stop`."""
+    end = first_stop(text, stop_strings, searched=searched) if stop_strings else None
     if end is not None:
         return text[:end]
     text = text.rstrip("\ufffd")
     if text and "\ud800" <= text[-1] <= "\udbff":
         text = text[:-1]
-    return text[: len(text) - max(_overlap(text, stop) for stop in stops)] if stops else text
+    return text[: len(text) - max(_overlap(text, stop) for stop in stop_strings)] if stop_strings else text
 
 
-def first_stop(text: str, stops: tuple[str, ...], *, known: int = 0) -> int | None:
+def first_stop(text: str, stop_strings: tuple[str, ...], *, searched: int = 0) -> int | None:
     """Position of the first stop string in the text; None if the text has no stop string.
 
-    known: number of characters at the beginning of the text that have no stop string, so they are not searched again
+    searched: number of characters at the beginning of the text that have no stop string, so they are not searched again
     """
-    places = [text.find(stop, max(0, known + 1 - len(stop))) for stop in stops if stop]
+    places = [text.find(stop, max(0, searched + 1 - len(stop))) for stop in stop_strings if stop]
     return min((at for at in places if at >= 0), default=None)
 
 

@@ -66,16 +66,16 @@ def _redact_traceback(record: logging.LogRecord) -> bool:
 logger.addFilter(_redact_traceback)
 
 
-def log_exception(error: BaseException, *, of: str, action: str, **facts: str) -> None:
-    """Log an exception of the user's code `of`: its traceback once, then only the count at 2, 4, 8 ... times."""
+def log_exception(error: BaseException, *, code: str, action: str, **facts: str) -> None:
+    """Log an exception of the user's code `code`: its traceback once, then only the count at 2, 4, 8 ... times."""
     place = traceback.extract_tb(error.__traceback__, limit=-1)[-1]
-    key = of, type(error).__qualname__, f"{place.filename}:{place.lineno}"
+    key = code, type(error).__qualname__, f"{place.filename}:{place.lineno}"
     if len(_raised) >= MOST_EXCEPTIONS:
         _raised.clear()
     _raised[key] += 1
     times = _raised[key]
     extra = {"action": action, "times": times, **facts}
     if times == 1:
-        logger.error("%s raised an exception; its question fails", of, exc_info=error, extra=extra)
+        logger.error("%s raised an exception; its question fails", code, exc_info=error, extra=extra)
     elif times & (times - 1) == 0:
-        logger.error("%s raised the same %s %d times", of, key[1], times, extra=extra)
+        logger.error("%s raised the same %s %d times", code, key[1], times, extra=extra)

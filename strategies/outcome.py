@@ -189,7 +189,7 @@ async def _run_to_end(strategy: Strategy, *, question: str, run: Run) -> _End:
         # A TimeoutError before the end of the budget's time, for example of a socket, is a failure of the arm.
         if isinstance(error, TimeoutError) and limit.expired():
             return _exhausted(run, cap="seconds")
-        log_exception(error, of=f"the arm {strategy.name}", action="arm_failed", arm=strategy.name)
+        log_exception(error, code=f"the arm {strategy.name}", action="arm_failed", arm=strategy.name)
         return _failed(error)
 
 

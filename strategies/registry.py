@@ -146,7 +146,7 @@ def _class_of(name: str, *, path: object) -> Any:
             remedy = f'{known_choices(ours, given=path)}; for your own give "package.module:Class"'
             raise ConfigError(f"there is no built-in arm {path!r}", field=f"arms.{name}.class", remedy=remedy)
         return ours.get(str(path)) or import_class(path, where=f"arms.{name}.class")
-    factory = load_class(name, group=GROUP, ours=ours, where=f"arms.{name}", instead='class: "package.module:Class"')
+    factory = load_class(name, group=GROUP, core=ours, where=f"arms.{name}", option='class: "package.module:Class"')
     if factory is not None:
         return factory
     message = f"there is no arm {name!r}"

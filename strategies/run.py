@@ -211,7 +211,7 @@ class Run:
         except BaseException as error:
             is_late = isinstance(error, TimeoutError) and limit.expired()
             failure = OutOfBudget("seconds") if is_late else error
-            self._account_failure(failure, purpose="search", began=began, cost=Cost(retriever_calls=1))
+            self._account_failure(failure, purpose="search", started_at=began, cost=Cost(retriever_calls=1))
             if is_late:
                 raise failure from error
             raise
@@ -314,7 +314,7 @@ class Run:
                 done = await self.generator.complete(request)
                 note(done)
         except BaseException as error:
-            self._account_failure(error, purpose=purpose, began=began, cost=Cost(llm_calls=1) + request.lost.cost)
+            self._account_failure(error, purpose=purpose, started_at=began, cost=Cost(llm_calls=1) + request.lost.cost)
             raise
         spent = time.monotonic() - began
         self.cost += request.lost.cost
@@ -363,9 +363,9 @@ class Run:
         tokens = {"prompt_tokens": done.prompt_tokens, "completion_tokens": done.completion_tokens}
         self.trace.append(Generated(purpose=purpose, text=done.text, seconds=seconds, **tokens))
 
-    def _account_failure(self, error: BaseException, *, purpose: str, began: float, cost: Cost) -> None:
-        """Add a failed call to cost and trace. cost: the call's cost without the seconds since `began`."""
-        spent = time.monotonic() - began
+    def _account_failure(self, error: BaseException, *, purpose: str, started_at: float, cost: Cost) -> None:
+        """Add a failed call to cost and trace. cost: the call's cost without the seconds since `started_at`."""
+        spent = time.monotonic() - started_at
         self.cost += cost + (Cost(seconds_generate=spent) if cost.llm_calls else Cost(seconds_retrieve=spent))
         self.trace.append(CallFailed(purpose=purpose, error=error_text(error), seconds=spent))
 

@@ -112,14 +112,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Modules and tests stay to the end: every full garbage collection would look at a million of their objects.
-
-    At Python's threshold of 700 objects the collector takes a twentieth of the tests' processor time, at 10,000 a
-    fiftieth. The command has a higher threshold, too.
-    """
+    """Modules and tests stay to the end: every full garbage collection would look at a million of their objects."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000)
     gc.enable()
 
 

@@ -151,7 +151,7 @@ class _Pass(_Columns):
             outputs=outputs_of(self._policy, queries, features=features, arms=[ARMS] * turns),
             features=features,
             settings=self._settings.policy,
-            seen=self._policy.seen,
+            learned=self._policy.seen,
             version="simulated",
             encoder_hash=self._known.encoder_hash,
             now=EPOCH + TASK_S * number,

@@ -137,7 +137,7 @@ class ConditionedLearning(Learning):
     def _quality(self, row: Logged, *, of: Decision) -> float:
         """The row's quality; if rows repeat, 1 with this chance and else 0, by the decision's id."""
         quality = row.reward.quality
-        return float(chance_of(of.id, what="right") < quality) if self._repeats else quality
+        return float(chance_of(of.id, event="right") < quality) if self._repeats else quality
 
     def warm(self, row: Logged) -> None:
         quality = self._quality(row, of=self._numbered(self._numbered(row, self.decided), self.seed).decision)
@@ -175,7 +175,7 @@ class ConditionedLearning(Learning):
     def _learn_until(self, now: int | None) -> None:
         while self._waiting and (now is None or self._waiting[0][0] <= now):
             _, decision, row = self._waiting.popleft()
-            is_wrong = chance_of(decision.id, what="wrong") < self._conditions.wrong
+            is_wrong = chance_of(decision.id, event="wrong") < self._conditions.wrong
             quality = self._quality(row, of=decision)
             quality = 1.0 - quality if is_wrong else quality
             at = decision.made_at

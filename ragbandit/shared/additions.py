@@ -115,13 +115,13 @@ def _read(name: str) -> Addition | None:
     return None
 
 
-def add_fault(addition: str, what: str) -> None:
+def add_fault(addition: str, reason: str) -> None:
     """Remember why an addition, or a part of it, is left out. addition: its name, or a place in its package."""
     name = _owner(addition)
     brought = distributions().get(name)
-    what = f"{what} (package {brought})" if brought else what
-    if what not in _FAULTS.setdefault(name, []):
-        _FAULTS[name].append(what)
+    reason = f"{reason} (package {brought})" if brought else reason
+    if reason not in _FAULTS.setdefault(name, []):
+        _FAULTS[name].append(reason)
 
 
 def _owner(place: str) -> str:
@@ -161,12 +161,12 @@ def offered_places(hook: str) -> Mapping[str, str]:
     return MappingProxyType(dict(sorted(places.items())))
 
 
-def offered_places_except(ours: Collection[str], *, hook: str) -> Mapping[str, str]:
-    """`offered_places` without the names of the core (`ours`). An addition that offers such a name gets a fault."""
+def offered_places_except(core: Collection[str], *, hook: str) -> Mapping[str, str]:
+    """`offered_places` without the names of the core (`core`). An addition that offers such a name gets a fault."""
     for name, place in offered_places(hook).items():
-        if _without_heading(name) in ours:
+        if _without_heading(name) in core:
             add_fault(place, f"{_without_heading(name)!r} in {hook} is a name of the core")
-    return {name: place for name, place in offered_places(hook).items() if _without_heading(name) not in ours}
+    return {name: place for name, place in offered_places(hook).items() if _without_heading(name) not in core}
 
 
 def _without_heading(name: str) -> str:
@@ -204,11 +204,11 @@ def section_parts(section: str) -> tuple[type[Any], ...]:
     return tuple(_imported(name, place=f"{package_of(name)}.{place}") for name, place in places if place)
 
 
-def with_additions(ours: Mapping[str, Any], *, hook: str) -> Mapping[str, Any]:
+def with_additions(core: Mapping[str, Any], *, hook: str) -> Mapping[str, Any]:
     """The core's own classes and those that additions offer for a hook, in the order of their names."""
-    names = offered_places_except(ours, hook=hook)
+    names = offered_places_except(core, hook=hook)
     added = {name: _imported(name, place=place) for name, place in names.items()}
-    return MappingProxyType(dict(sorted({**ours, **added}.items())))
+    return MappingProxyType(dict(sorted({**core, **added}.items())))
 
 
 def _imported(name: str, *, place: str) -> Any:

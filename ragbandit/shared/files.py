@@ -188,8 +188,8 @@ def free_folder(folder: str | Path) -> Path:
     return path
 
 
-def replace_folder(target: Path, *, by: Path) -> None:
-    """Replace a folder by another one on the same disk, and delete the old one. Raises OSError.
+def replace_folder(target: Path, *, source: Path) -> None:
+    """Replace a folder by `source`, on the same disk, and delete the old one. Raises OSError.
 
     A crash between the two renames leaves no folder at `target`, never an incomplete one.
     """
@@ -197,7 +197,7 @@ def replace_folder(target: Path, *, by: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)  # `old` may exist, since process ids repeat in containers
     if target.exists():
         target.rename(old)
-    by.rename(target)
+    source.rename(target)
     shutil.rmtree(old, ignore_errors=True)
 
 

@@ -68,23 +68,23 @@ def installed_entry_points(group: str) -> Mapping[str, tuple["EntryPoint", ...]]
     return MappingProxyType(entries)
 
 
-def load_class(name: str, *, group: str, ours: Mapping[str, type[Any]], where: str, instead: str) -> Any:
+def load_class(name: str, *, group: str, core: Mapping[str, type[Any]], where: str, option: str) -> Any:
     """The class with a name, of an installed package or of RagBandit; None if the name is unknown.
 
     Raises ConfigError if several packages (RagBandit counts as one) provide the name, or if the import fails.
 
     group: group of entry points
-    ours: name -> class of RagBandit
-    instead: another way to choose a class, for the remedy
+    core: name -> class of RagBandit
+    option: another way to choose a class, for the remedy
     """
     points = installed_entry_points(group).get(name, ())
     if not points:
-        return ours.get(name)
+        return core.get(name)
     packages = [*map(_distribution_name, points)]
-    if name in ours:
+    if name in core:
         packages.insert(0, "ragbandit")
     if len(packages) > 1:
-        remedy = f"remove one of them, or choose one with {instead}"
+        remedy = f"remove one of them, or choose one with {option}"
         raise ConfigError(f"{name!r} is claimed by the packages {', '.join(packages)}", field=where, remedy=remedy)
     try:
         return points[0].load()

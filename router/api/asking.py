@@ -31,7 +31,7 @@ async def rewritten_query(request: Request, body: RouteBody, *, key: str | None,
     Raises InvalidInput, Forbidden, BudgetSpent, LimitReached, StoreError, NotReady and CallerGone.
     """
     query = await query_of_body(request, body, key=key, run_by=run_by)
-    return query if isinstance(query, Query) else await await_future(request, query, what="decision_id")
+    return query if isinstance(query, Query) else await await_future(request, query, name="decision_id")
 
 
 async def query_of_body(
@@ -96,7 +96,7 @@ async def with_budgets(request: Request, query: Query) -> Query:
 
 async def preview(request: Request, query: Query, *, run_by: RunBy) -> Response:
     """The reply to a question that is only previewed: nothing is drawn, stored or counted."""
-    shown = await await_future(request, router_of(request).preview(query, run_by=run_by), what="decision_id")
+    shown = await await_future(request, router_of(request).preview(query, run_by=run_by), name="decision_id")
     return JsonReply(replies.preview_json(shown))
 
 
@@ -106,7 +106,7 @@ async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Deci
     tracing = tracing_of(request)
     with tracing.span(names.DECIDE, attributes=_query_attributes(query) if tracing.enabled else {}) as span:
         query = _with_trace(request, query, span=span)
-        decision = await await_future(request, router.submit(query, run_by=run_by), what="decision_id")
+        decision = await await_future(request, router.submit(query, run_by=run_by), name="decision_id")
         if tracing.enabled:
             span.set(_decision_attributes(decision))
     seconds = time.perf_counter() - began
@@ -123,7 +123,7 @@ async def decide_each(request: Request, queries: Sequence[Query]) -> tuple[list[
     traced = [_with_trace(request, query, span=span) for query, span in zip(queries, spans, strict=True)]
     began = time.perf_counter()
     submitted = router_of(request).submit_many(traced) if traced else ()
-    results = await await_all(request, submitted, what="decision_id")
+    results = await await_all(request, submitted, name="decision_id")
     seconds = time.perf_counter() - began
     for span, result in zip(spans, results, strict=True):
         if isinstance(result, Decision):

@@ -214,15 +214,15 @@ async def wait_for_all(request: Request, futures: "Sequence[Future[Any]]", *, li
         raise
 
 
-async def await_future(request: Request, future: "Future[Reply]", *, what: str) -> Reply:
-    """The Future's result. what: name of the request's id. Raises CallerGone, NotReady, and the Future's exception."""
+async def await_future(request: Request, future: "Future[Reply]", *, name: str) -> Reply:
+    """The Future's result. name: name of the request's id. Raises CallerGone, NotReady, and its exception."""
     if not await wait_for_all(request, [future], limit_s=SERVE_S):
         future.cancel()
-        raise _timeout_error(what)
+        raise _timeout_error(name)
     return future.result()
 
 
-async def await_all(request: Request, futures: "Sequence[Future[Reply]]", *, what: str) -> list[Reply | BaseException]:
+async def await_all(request: Request, futures: "Sequence[Future[Reply]]", *, name: str) -> list[Reply | BaseException]:
     """The result or exception of each Future, in order; NotReady after SERVE_S seconds. Raises CallerGone."""
     if not all(map(Future.done, futures)):
         await wait_for_all(request, futures, limit_s=SERVE_S)
@@ -232,13 +232,13 @@ async def await_all(request: Request, futures: "Sequence[Future[Reply]]", *, wha
             results.append(future.exception() or future.result())
             continue
         future.cancel()
-        results.append(_timeout_error(what))
+        results.append(_timeout_error(name))
     return results
 
 
-def _timeout_error(what: str) -> NotReady:
+def _timeout_error(name: str) -> NotReady:
     message = f"no reply within {SERVE_S:g} s, so it is not known whether the request is stored"
-    return NotReady(message, remedy=f"send it again with the same {what}: nothing is stored twice")
+    return NotReady(message, remedy=f"send it again with the same {name}: nothing is stored twice")
 
 
 def check_count(items: Sequence[object], *, most: int) -> None:

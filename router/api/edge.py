@@ -111,7 +111,7 @@ class Edge:
             router, gate = self.state.router, self.state.gate
             schema, ruled = router.settings.context, router.service.step(Rules).book.keys
             by_proxy = bool(schema) and gate.is_proxy(exchange.request_state.peer)
-            read_headers(exchange, schema=schema, ruled=ruled, by_proxy=by_proxy)
+            read_headers(exchange, schema=schema, rule_keys=ruled, by_proxy=by_proxy)
         elif exchange.scope["method"] != "GET" and asks_preview(exchange.headers):
             message = f"{exchange.scope['method']} {exchange.path:.200} has no preview, so nothing was done"
             raise Malformed(message, field=PREVIEW, remedy=f"leave out the header {PREVIEW}")

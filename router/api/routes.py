@@ -81,7 +81,7 @@ class Endpoint(APIRoute):
             sent = getattr(request, source).get(field.alias)
             if sent is None and default is _REQUIRED:
                 raise invalid_input_of({"type": "missing", "loc": (field.alias,)})
-            values[field.name] = default if sent is None else _validated(field, sent, at=(field.alias,))
+            values[field.name] = default if sent is None else _validated(field, sent, location=(field.alias,))
         if self.body_field is not None:
             values[self.body_field.name] = await _body_of(request, self.body_field)
         return values
@@ -96,8 +96,8 @@ class Endpoint(APIRoute):
                 raise InvalidInput(message, field=name[:80], remedy=remedy)
 
 
-def _validated(field: "ModelField", sent: object, *, at: tuple[str, ...]) -> Any:
-    value, errors = field.validate(sent, loc=at)
+def _validated(field: "ModelField", sent: object, *, location: tuple[str, ...]) -> Any:
+    value, errors = field.validate(sent, loc=location)
     if errors:
         raise invalid_input_of(errors[0])
     return value
@@ -131,7 +131,7 @@ def _parse_body(field: "ModelField", _request: Request, body: bytes) -> Any:
         value = body_value(body)
     except (ValueError, RecursionError) as error:
         raise HTTPException(400) from error
-    return _validated(field, value, at=())
+    return _validated(field, value, location=())
 
 
 class Endpoints:

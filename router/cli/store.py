@@ -30,12 +30,12 @@ NewStoreOption = Annotated[
 
 @contextmanager
 def open_store(
-    config: str | None, *, label: str | None = None, registered: bool = True, make: bool = False
+    config: str | None, *, label: str | None = None, must_exist: bool = True, make: bool = False
 ) -> Iterator[tuple[Settings, Ledger]]:
     """Open the store for a block. Yields (settings, ledger).
 
     label: label of the ledger; None for the configured one
-    registered: raise NotFound if no router has ever opened the ledger, since then folder or label is probably wrong.
+    must_exist: raise NotFound if no router has ever opened the ledger, since then folder or label is probably wrong.
     make: create the store if it does not exist, instead of raising StoreError.
     """
     settings = configuration.load(config).settings
@@ -45,7 +45,7 @@ def open_store(
             yield settings, Ledger(database, label=PolicyLabel(label))
         return
     with open_ledger(settings, label=label) as ledger:
-        if registered:
+        if must_exist:
             check_registered(ledger)
         yield settings, ledger
 

@@ -219,11 +219,11 @@ def compare(
     )
 
 
-def _tried(one: Difference, *, needed: float) -> Difference:
+def _tried(difference: Difference, *, needed: float) -> Difference:
     """The difference; without its interval if that gives "as good" only because one way was hardly tried."""
-    if one.effective_rows >= needed or one.verdict() != "as good":
-        return one
-    return replace(one, estimate=None, low=None, high=None, second=None)
+    if difference.effective_rows >= needed or difference.verdict() != "as good":
+        return difference
+    return replace(difference, estimate=None, low=None, high=None, second=None)
 
 
 def _evidence_share(reward: Difference, *, needed: float) -> float:
@@ -235,16 +235,16 @@ def _evidence_share(reward: Difference, *, needed: float) -> float:
 
 def _total(rated: int, *, multiple: float, seconds_each: float | None) -> str:
     """Rated questions that a verdict takes, as a range: "about 420 to 1,700 rated questions in all (210 so far)"."""
-    least, most = forecast_ends(rated * multiple, least=rated)
+    least, most = forecast_ends(rated * multiple, minimum=rated)
     text = f"about {least:,.0f} to {most:,.0f} rated questions in all ({rated:,} so far)"
     return (
         text if seconds_each is None else f"{text}, within {about_time((most - rated) * seconds_each)} at today's rate"
     )
 
 
-def forecast_ends(count: float, *, least: int = 1) -> tuple[float, float]:
-    """The ends of a forecast, with two digits. least: smallest number that is possible"""
-    low = max(float(f"{round(count / math.sqrt(_RANGE)):.2g}"), float(least))
+def forecast_ends(count: float, *, minimum: int = 1) -> tuple[float, float]:
+    """The ends of a forecast, with two digits. minimum: smallest number that is possible"""
+    low = max(float(f"{round(count / math.sqrt(_RANGE)):.2g}"), float(minimum))
     return low, float(f"{_RANGE * low:.2g}")
 
 

@@ -32,11 +32,11 @@ class AxisScale:
         return min(max(0.0, (value - self.low) / (self.high - self.low)), 1.0)
 
 
-def number_scale(values: Iterable[float | None], *, unit: str = "", room: float = 0.06, least: int = 3) -> AxisScale:
+def number_scale(values: Iterable[float | None], *, unit: str = "", room: float = 0.06, ticks: int = 3) -> AxisScale:
     """A scale for numbers. unit: "percent", "seconds", "dollars"; labels contain no other unit.
 
     room: share of the range that stays free at both ends; the scale begins below 0 only if a value does
-    least: smallest number of ticks, at most 5
+    ticks: smallest number of ticks, at most 5
     """
     finite = [min(max(value, -_MOST), _MOST) for value in values if value is not None and math.isfinite(value)]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
@@ -51,13 +51,13 @@ def number_scale(values: Iterable[float | None], *, unit: str = "", room: float 
     for divisor in (1.0, 2.0, 5.0, 10.0, 20.0, 50.0):
         step = power / divisor
         counts = range(math.ceil(low / size / step - 1e-9), math.floor(high / size / step + 1e-9) + 1)
-        if len(counts) >= least:
+        if len(counts) >= ticks:
             break
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     labels = [f"{prefix}{abs(count * step):,.{decimals}f}{suffix}" for count in counts]
     signs = ["-" if count < 0 else "" for count in counts]
-    ticks = zip((count * step * size for count in counts), map("".join, zip(signs, labels, strict=True)), strict=True)
-    return AxisScale(low=low, high=high, ticks=tuple(ticks))
+    marks = zip((count * step * size for count in counts), map("".join, zip(signs, labels, strict=True)), strict=True)
+    return AxisScale(low=low, high=high, ticks=tuple(marks))
 
 
 def _shown_unit(unit: str, *, largest: float) -> tuple[float, str, str]:

@@ -160,10 +160,10 @@ def learning(curves: Sequence[LearningCurve]) -> Picture | None:
     notes = [c.note or _break_even(c) for c in curves]
     return plots.draw_lines(
         "Reward per question so far, learning included",
-        at=[float(count) for count in at],
+        xs=[float(count) for count in at],
         series=series,
         unit="reward",
-        places="Questions",
+        x_name="Questions",
         # more vertical lines would hide the curves; the note names all break-evens
         verticals=[
             *((float(c.break_even), _break_even(c)) for c in curves if c.break_even),
@@ -190,7 +190,7 @@ def line_chart(chart: LineChart) -> Picture | None:
         look = _FIXED if is_baseline else _look(place)
         series.append(Line(name=name, values=values, look=look, is_dashed=is_baseline))
     at = [float(count) for count in chart.at]
-    return plots.draw_lines(chart.title, at=at, series=series, from_zero=True, places=chart.places, note=chart.note)
+    return plots.draw_lines(chart.title, xs=at, series=series, from_zero=True, x_name=chart.places, note=chart.note)
 
 
 def _break_even(curve: LearningCurve) -> str:

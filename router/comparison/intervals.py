@@ -190,8 +190,8 @@ def paired(
     second: str,
     *,
     second_arm: ArmName,
-    ours: Parts,
-    theirs: Parts,
+    first_parts: Parts,
+    second_parts: Parts,
     span: float,
     unit: str = "cost",
     confidence: float = 0.95,
@@ -202,11 +202,11 @@ def paired(
     """
     differences = dict[str, Any]()
     for part in PARTS:
-        values = np.concatenate([ours[part], theirs[part], [0.0]])
+        values = np.concatenate([first_parts[part], second_parts[part], [0.0]])
         most = span if part == "reward" else max(float(np.ptp(values)), 1e-9)
-        gap = mean_difference(ours[part] - theirs[part], possible=(-most, most), confidence=confidence)
-        differences[part] = replace(gap, first=float(ours[part].mean()), second=float(theirs[part].mean()))
-    count = len(ours["reward"])
+        gap = mean_difference(first_parts[part] - second_parts[part], possible=(-most, most), confidence=confidence)
+        differences[part] = replace(gap, first=float(first_parts[part].mean()), second=float(second_parts[part].mean()))
+    count = len(first_parts["reward"])
     common: dict[str, Any] = {"questions": count, "rated": count, "unit": unit, "confidence": confidence}
     common["second_arm"] = second_arm
     return compare(first, second, design="paired outcomes", needed=FEWEST_EFFECTIVE, **differences, **common)

@@ -224,21 +224,21 @@ def frame(
 def draw_lines(
     title: str,
     *,
-    at: Sequence[float],
+    xs: Sequence[float],
     series: Sequence[Line],
     unit: str = "",
     times: bool = False,
     from_zero: bool = False,
-    places: str = "Time",
+    x_name: str = "Time",
     verticals: Sequence[tuple[float, str]] = (),
     below: Callable[[float], str] | None = None,
     note: str = "",
 ) -> Picture | None:
     """Lines over time or over a count; None if no line has a value. unit: as in `number_scale`.
 
-    at: times in seconds since 1970 if `times`, else counts; ascending. A line over time has a gap at a
+    xs: times in seconds since 1970 if `times`, else counts; ascending. A line over time has a gap at a
         None. Its piece to the last time, whose step is not over, is dashed
-    places: name of what `at` counts, as the title of the table's first column
+    x_name: name of what `xs` counts, as the title of the table's first column
     verticals: (place, name) of lines that mark a place, such as a break-even
     below: a second line for the label of a place
     """
@@ -246,9 +246,9 @@ def draw_lines(
     if not any(value is not None and math.isfinite(value) for value in ends):
         return None
     y = number_scale([*ends, 0.0] if from_zero else ends, unit=unit, room=0.06 + 0.1 * len(verticals))
-    x = time_scale(at[0], at[-1]) if times else number_scale([0.0, *at], room=0.0, least=5)
+    x = time_scale(xs[0], xs[-1]) if times else number_scale([0.0, *xs], room=0.0, ticks=5)
     inside = [
-        part for place, line in enumerate(series) for part in _line(line, at=at, x=x, y=y, place=place, times=times)
+        part for place, line in enumerate(series) for part in _line(line, xs=xs, x=x, y=y, place=place, times=times)
     ]
     for place, (limit, name) in enumerate(verticals):
         where, side = share_x(x.at(limit)), (6, "start") if x.at(limit) < 0.5 else (-6, "end")
@@ -265,10 +265,10 @@ def draw_lines(
         body=body + legend((line.name, line.look) for line in series) if len(series) > 1 else body,
         table=NumberTable(
             title=title,
-            columns=(places, *(line.name for line in series)),
+            columns=(x_name, *(line.name for line in series)),
             rows=tuple(
-                (moment(at[place]) if times else number(at[place]), *(_cell(line, place, written) for line in series))
-                for place in _kept(len(at), most=_ROWS)
+                (moment(xs[place]) if times else number(xs[place]), *(_cell(line, place, written) for line in series))
+                for place in _kept(len(xs), most=_ROWS)
             ),
         ),
         note=note,
@@ -297,12 +297,12 @@ def _kept(count: int, *, most: int) -> list[int]:
     return list(range((count - 1) % step, count, step))
 
 
-def _line(line: Line, *, at: Sequence[float], x: AxisScale, y: AxisScale, place: int, times: bool) -> Iterable[Markup]:
+def _line(line: Line, *, xs: Sequence[float], x: AxisScale, y: AxisScale, place: int, times: bool) -> Iterable[Markup]:
     """Yield intervals, lines, and marks: at about _MARKS points, at points with few ratings, and at single points."""
-    kept = _kept(len(at), most=_POINTS)
+    kept = _kept(len(xs), most=_POINTS)
 
     def points(values: Sequence[float | None]) -> dict[int, tuple[float, float]]:
-        found = [(at[index], values[index]) for index in kept]
+        found = [(xs[index], values[index]) for index in kept]
         known = ((spot, *pair) for spot, pair in enumerate(found) if pair[1] is not None and math.isfinite(pair[1]))
         return {spot: (x.at(where), y_of(value, y)) for spot, where, value in known if value is not None}
 

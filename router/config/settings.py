@@ -300,7 +300,7 @@ class Settings(Section):
             raise ValueError(f"context.{by_proxy[0]}: proxy needs server.trusted_proxies, the addresses of the proxy")
         check_rules(self.rules, arms=list(self.arms), context=self.context)
         for name, tenant in self.tenants.items():
-            self._check_price(tenant.cost_weight, among=tenant.cost_weights, field=f"tenants.{name}.cost_weight")
+            self._check_price(tenant.cost_weight, bounds=tenant.cost_weights, field=f"tenants.{name}.cost_weight")
         return self
 
     @model_validator(mode="after")
@@ -319,13 +319,13 @@ class Settings(Section):
                 )
         return self
 
-    def _check_price(self, price: float | str | None, *, among: list[float] | None, field: str) -> None:
+    def _check_price(self, price: float | str | None, *, bounds: list[float] | None, field: str) -> None:
         weight = self.cost_weights.get(price) if isinstance(price, str) else price
         if price is not None and weight is None:
             choices = known_choices(self.cost_weights, given=price)
             raise ValueError(f"{field}: {price!r} is not in the setting cost_weights; {choices}")
-        if weight is not None and among is not None and not among[0] <= weight <= among[1]:
-            raise ValueError(f"{field}: {weight:g} is outside {among}, the cost_weights of this tenant")
+        if weight is not None and bounds is not None and not bounds[0] <= weight <= bounds[1]:
+            raise ValueError(f"{field}: {weight:g} is outside {bounds}, the cost_weights of this tenant")
 
     def tenant(self, name: str) -> TenantSettings:
         return self.tenants.get(name) or self.tenants.get("default") or _NO_TENANT

@@ -17,11 +17,11 @@ def leaves_of(tree: Mapping[str, Any]) -> dict[str, Any]:
     return {".".join(path): value for path, value in paths_of(tree)}
 
 
-def paths_of(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    """(path of keys, value) of every leaf. above: path of the tree itself."""
+def paths_of(tree: Mapping[str, Any], parents: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+    """(path of keys, value) of every leaf. parents: path of the tree itself."""
     rows: list[tuple[tuple[str, ...], Any]] = []
     for key, value in tree.items():
-        path = (*above, str(key))
+        path = (*parents, str(key))
         rows += paths_of(value, path) if isinstance(value, dict) and value else [(path, value)]
     return rows
 

@@ -119,13 +119,13 @@ def _judged_reward(
     used_factors = [factors.get(item.id, 1.0) for item in used]
     if any(factor != 1.0 for factor in used_factors):
         weight *= math.fsum(used_factors) / len(used_factors)
-    reward = explicit_reward(used, outcome=outcome, settings=settings, how=learning.aggregate)
+    reward = explicit_reward(used, outcome=outcome, settings=settings, method=learning.aggregate)
     surrogates = {}
     for source in SURROGATES:
         if source in judgements.by_class and judged_by not in SURROGATES:
             items = judgements.by_class[source]
             qualities = [quality_of(item, outcome=outcome, measure=settings.quality) for item in items]
-            surrogates[source] = aggregate(qualities, how=learning.aggregate)
+            surrogates[source] = aggregate(qualities, method=learning.aggregate)
     return replace(reward, judged_by=judged_by, sample_weight=weight, surrogates=surrogates)
 
 

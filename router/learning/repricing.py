@@ -56,7 +56,7 @@ def reprice(
         if label is not None:
             carry_exclusions(connection, label=ledger.label, new_label=label)
         forget_all_sums(connection)
-        changes.moves.write(connection, shard=ledger.database.shard)
+        changes.tally.write(connection, shard=ledger.database.shard)
     done: dict[str, Json] = {"number": stored.number, **facts, "label": label}
     if label is not None and learn is not None:
         done |= learn(label)

@@ -89,12 +89,12 @@ _AGGREGATES: Final[Mapping[Aggregate, Callable[[Sequence[float]], float]]] = Map
 )
 
 
-def aggregate(values: Sequence[float], *, how: Aggregate) -> float:
-    return _AGGREGATES[how](values)
+def aggregate(values: Sequence[float], *, method: Aggregate) -> float:
+    return _AGGREGATES[method](values)
 
 
 def explicit_reward(
-    feedback: Sequence[Feedback], *, outcome: Outcome | None, settings: "RewardSettings", how: Aggregate
+    feedback: Sequence[Feedback], *, outcome: Outcome | None, settings: "RewardSettings", method: Aggregate
 ) -> Reward:
     """The reward from all used feedback. Raises InvalidInput if the reward is not finite.
 
@@ -110,7 +110,7 @@ def explicit_reward(
         preset = "mixed"
     else:
         preset = settings.quality if "label" in kinds else "rating"
-    quality = aggregate(values, how=how)
+    quality = aggregate(values, method=method)
     return _reward(quality, outcome=outcome, weight=weight, preset=preset, settings=settings, source="explicit")
 
 

@@ -182,17 +182,17 @@ def _diagnosis(connection: Connection, *, ledger: Ledger, last_seq: int, is_serv
     return read_diagnosis(diagnosis, unlabelled=max(0, decided - (decided_then or last_seq)))
 
 
-def quarantined_decisions(ledger: Ledger, *, limit: int = 100, among: int | None = None) -> list[Mapping[str, Any]]:
+def quarantined_decisions(ledger: Ledger, *, limit: int = 100, newest: int | None = None) -> list[Mapping[str, Any]]:
     """The quarantined decisions, newest first: decision_id, field, reason, made_at.
 
-    among: number of newest closed decisions, by id, that are searched; None to search all.
+    newest: number of newest closed decisions, by id, that are searched; None to search all.
     """
     columns = closures.c.decision_id, closures.c.field, closures.c.reason, closures.c.made_at
     closed = select(*columns, closures.c.state).where(closures.c.policy == ledger.label)
-    if among is not None:
-        closed = closed.order_by(closures.c.decision_id.desc()).limit(among)
-    newest = closed.subquery()
-    query = select(*(newest.c[column.name] for column in columns)).where(newest.c.state == "quarantined")
+    if newest is not None:
+        closed = closed.order_by(closures.c.decision_id.desc()).limit(newest)
+    rows = closed.subquery()
+    query = select(*(rows.c[column.name] for column in columns)).where(rows.c.state == "quarantined")
     with ledger.database.read() as connection:
-        rows = connection.execute(query.order_by(newest.c.made_at.desc()).limit(limit)).mappings()
-        return [dict(row) for row in rows]
+        quarantined = connection.execute(query.order_by(rows.c.made_at.desc()).limit(limit)).mappings()
+        return [dict(row) for row in quarantined]

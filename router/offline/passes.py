@@ -67,9 +67,9 @@ def decision_id(row: Logged, *, seed: int) -> DecisionId:
     return DecisionId(f"simulated-{digest[:40]}")
 
 
-def chance_of(decision_id: DecisionId, *, what: str) -> float:
-    """A pseudo-random number in [0, 1) for an event of a decision, the same for every policy. what: the event's name"""
-    return (seed_of(f"{what}/{decision_id}") >> 11) / 2**53
+def chance_of(decision_id: DecisionId, *, event: str) -> float:
+    """A pseudo-random number in [0, 1) for an event of a decision, the same for every policy. event: its name"""
+    return (seed_of(f"{event}/{decision_id}") >> 11) / 2**53
 
 
 class Learning:
@@ -115,7 +115,7 @@ class Learning:
             outputs=outputs_of(self.policy, [query], features=rows, arms=[self.arms]),
             features=[features],
             settings=self.settings,
-            seen=self.policy.seen,
+            learned=self.policy.seen,
             version="simulated",
             encoder_hash=known.encoder_hash,
             now=EPOCH + len(self.order),
@@ -124,7 +124,7 @@ class Learning:
 
     def is_labelled(self, decision: Decision) -> bool:
         """Whether the outcome is learned. All policies get the same outcomes, since only the id decides."""
-        return chance_of(decision.id, what="labelled") < self.labelled
+        return chance_of(decision.id, event="labelled") < self.labelled
 
     def reveal(self, decision: Decision, *, row: Logged) -> None:
         """Learn the outcome of the drawn arm. row: this arm's row of the question."""

@@ -20,9 +20,9 @@ from ragbandit.shared.texts.formats import number, percent
 NEWEST: Final = 1_000
 
 
-def state_in_words(budget: DollarBudget, sums: Spent, *, now: float) -> str:
+def state_in_words(budget: DollarBudget, spent: Spent, *, now: float) -> str:
     begin, end = period_bounds(budget.period, now=now)
-    spent_share, elapsed = percent(budget.spent_of(sums) / budget.dollars), percent((now - begin) / (end - begin))
+    spent_share, elapsed = percent(budget.spent_of(spent) / budget.dollars), percent((now - begin) / (end - begin))
     period = budget.period
     dollars = f"{number(budget.dollars)} dollars of the {period} (UTC)"
     return f"{budget.spender_words} has spent {spent_share} of its {dollars}; {elapsed} of the {period} is over"
@@ -39,11 +39,11 @@ def budget_lines(
 
 
 def raised_in_words(
-    budget: DollarBudget, sums: Spent, *, database: Database, policy: PolicySettings, now: float, least: float = 1.0
+    budget: DollarBudget, spent: Spent, *, database: Database, policy: PolicySettings, now: float, above: float = 1.0
 ) -> str:
-    """The effect of a budget on the price now; "" if the factor is at most `least`, or the policy serves no prices."""
-    factor = budget.factor(sums, now=now)
-    if factor <= least or not serves_prices(make_policy(policy.name, params=policy.params)):
+    """A budget's effect on the price now; "" if the factor is at most `above`, or the policy serves no prices."""
+    factor = budget.factor(spent, now=now)
+    if factor <= above or not serves_prices(make_policy(policy.name, params=policy.params)):
         return ""
     is_key, column = budget.spender.kind == "key", decisions.c
     newest = select(column.arm, column.api_key if is_key else column.tenant).where(column.made_at > now - 3600.0)

@@ -58,18 +58,18 @@ class DollarBudget:
     def spender_words(self) -> str:
         return f"the {self.spender.kind} {self.key_name or self.spender.name}"
 
-    def spent_of(self, sums: Spent) -> float:
+    def spent_of(self, spending: Spent) -> float:
         """Dollars of stored outcomes in the period, without estimates of queued and running answers (`Spent.of`)."""
-        return sums.day if self.period == "day" else sums.month
+        return spending.day if self.period == "day" else spending.month
 
     def limit(self, *, now: float) -> SpendLimit:
         refused = budget_refusal(self, now=now)
         name, kind = self.spender.name, self.spender.kind
         return SpendLimit(kind=kind, name=name, period=self.period, most=self.dollars, refusal=refused)
 
-    def factor(self, sums: Spent, *, now: float) -> float:
+    def factor(self, spending: Spent, *, now: float) -> float:
         begin, end = period_bounds(self.period, now=now)
-        return price_factor(spent=sums.of(self.period) / self.dollars, elapsed=(now - begin) / (end - begin))
+        return price_factor(spent=spending.of(self.period) / self.dollars, elapsed=(now - begin) / (end - begin))
 
 
 def price_factor(*, spent: float, elapsed: float) -> float:
@@ -115,16 +115,16 @@ def budgets_of(
 
 
 def spending_of(
-    database: Database, spenders: Iterable[Spender], *, now: float, without: DecisionId | None = None
+    database: Database, spenders: Iterable[Spender], *, now: float, excluded: DecisionId | None = None
 ) -> Mapping[Spender, Spent]:
-    """The sums of dollars of each spender. without: a decision whose own estimate does not count. Raises StoreError."""
+    """The sums of dollars of each spender. excluded: a decision whose estimate does not count. Raises StoreError."""
     with database.read() as connection:
-        return read_spending(connection, list(set(spenders)), now=now, without=without)
+        return read_spending(connection, list(set(spenders)), now=now, excluded=excluded)
 
 
-def exhausted(budgets: Iterable[DollarBudget], sums: Mapping[Spender, Spent]) -> list[DollarBudget]:
-    """The budgets that are spent. sums: spender -> its spending"""
-    return [budget for budget in budgets if sums[budget.spender].of(budget.period) >= budget.dollars]
+def exhausted(budgets: Iterable[DollarBudget], spending: Mapping[Spender, Spent]) -> list[DollarBudget]:
+    """The budgets that are spent. spending: spender -> its spending"""
+    return [budget for budget in budgets if spending[budget.spender].of(budget.period) >= budget.dollars]
 
 
 def raise_if_spent(budgets: Sequence[DollarBudget], *, now: float) -> None:
@@ -145,17 +145,17 @@ def stopped_until(
     if not stopping:
         return None
     own = None if query.id is None else DecisionId(query.id)
-    sums = spending_of(database, (budget.spender for budget in stopping), now=now, without=own)
+    sums = spending_of(database, (budget.spender for budget in stopping), now=now, excluded=own)
     return max((period_bounds(budget.period, now=now)[1] for budget in exhausted(stopping, sums)), default=None)
 
 
-def check_budgets(sums: Mapping[Spender, Spent], *, key: str | None, database: Database) -> None:
-    """Raise BudgetSpent if the key has a spent budget that stops questions. sums: the key's spending. key: the key's
-    public id; None without a key.
+def check_budgets(spending: Mapping[Spender, Spent], *, key: str | None, database: Database) -> None:
+    """Raise BudgetSpent if the key has a spent budget that stops questions. spending: of the key. key: its public id;
+    None without a key.
     """
     now, scopes = time.time(), {} if key is None else KeyStore(database).scopes(key)
     stopping = [one for one in budgets_of("", key=key, scopes=scopes, tenants={}) if one.stop]
-    raise_if_spent(exhausted(stopping, sums), now=now)
+    raise_if_spent(exhausted(stopping, spending), now=now)
 
 
 def budget_states(

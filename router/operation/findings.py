@@ -55,13 +55,13 @@ NOTICED: Final = 1.5
 MOST_OUTCOMES: Final = 200
 
 
-def run_check(about: str, check: Callable[[], Iterable[Finding] | None], *, consequence: str = "") -> list[Finding]:
+def run_check(subject: str, check: Callable[[], Iterable[Finding] | None], *, consequence: str = "") -> list[Finding]:
     """Run a check and return its findings. An error becomes a problem; `consequence` names its consequence."""
     try:
         return list(check() or ())
     except (RagBanditError, OSError, ValueError) as error:
         what = "; ".join(filter(None, (getattr(error, "message", str(error)).rstrip("."), consequence)))
-        return [Finding("problem", about, what, getattr(error, "remedy", None) or "start it, or correct its address")]
+        return [Finding("problem", subject, what, getattr(error, "remedy", None) or "start it, or correct its address")]
 
 
 def is_problem(findings: Iterable[Finding]) -> bool:
@@ -388,7 +388,7 @@ def _budget_findings(database: "Database", settings: "Settings", now: float) -> 
             _, end = period_bounds(budget.period, now=now)
             what = f"{state_in_words(budget, sums, now=now)}: its questions {effect} until {moment(end)}"
         else:
-            what = raised_in_words(budget, sums, database=database, policy=settings.policy, now=now, least=NOTICED)
+            what = raised_in_words(budget, sums, database=database, policy=settings.policy, now=now, above=NOTICED)
         if what:
             yield Finding("warning", "dollar budgets", what, f"wait, or raise {budget.setting}")
 

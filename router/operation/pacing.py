@@ -95,8 +95,8 @@ class Budgets:
         budgets = budgets_of(tenant, key=caller.key, scopes=caller.scopes, tenants=tenants)
         stopping = [budget for budget in budgets if budget.stop or not self._can_raise_price]
 
-        def check(sums: Mapping[Spender, Spent]) -> None:
-            raise_if_spent(exhausted(stopping, sums), now=now)
+        def check(spending: Mapping[Spender, Spent]) -> None:
+            raise_if_spent(exhausted(stopping, spending), now=now)
 
         spenders = spenders_of(tenant, key=caller.key)
         if not stopping and not dollars:

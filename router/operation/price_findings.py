@@ -178,7 +178,7 @@ def _differing_prices(newest: Sequence[_Answer], *, settings: "Settings") -> Ite
     sums = defaultdict[str, list[tuple[float, float]]](list)
     for row in newest:
         model = row.made_by.get("generator")
-        by_list = listed.dollars_of(row.cost, arm=row.arm, model=model, at=row.made_at)
+        by_list = listed.dollars_of(row.cost, arm=row.arm, model=model, ended_at=row.made_at)
         is_only_model = arms.get(row.arm, {}).get("class", row.arm) == "model" or row.cost.price.get("by") == "told"
         # Outcomes do not store which writes to a cache are kept for an hour, at another price.
         is_comparable = is_only_model and not row.cost.cache_write_tokens

@@ -124,7 +124,7 @@ def _class_of(name: str) -> Any:
     if is_class_path(name):
         return import_class(name, where="policy.name")
     ours = built_in_policies()
-    kind = load_class(name, group=GROUP, ours=ours, where="policy.name", instead='policy.name: "package.module:Class"')
+    kind = load_class(name, group=GROUP, core=ours, where="policy.name", option='policy.name: "package.module:Class"')
     if kind is not None:
         return kind
     remedy = f'{known_choices(known_policies(), given=name)}; for your own give "package.module:Class"'

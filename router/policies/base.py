@@ -256,12 +256,12 @@ def rows_of(update: Update) -> float:
     return rows
 
 
-def tally(seen: dict[ArmName, int], update: Update) -> None:
-    seen[update.arm] = seen.get(update.arm, 0) + 1
+def tally(counts: dict[ArmName, int], update: Update) -> None:
+    counts[update.arm] = counts.get(update.arm, 0) + 1
 
 
-def counted_state(seen: Mapping[ArmName, int]) -> tuple[Arrays, dict[str, Json]]:
-    return {}, {"updates": sum(seen.values()), "seen": dict(sorted(seen.items()))}
+def counted_state(counts: Mapping[ArmName, int]) -> tuple[Arrays, dict[str, Json]]:
+    return {}, {"updates": sum(counts.values()), "seen": dict(sorted(counts.items()))}
 
 
 def restore_policy(policy: Policy, arrays: Arrays, facts: Facts) -> Policy:

@@ -45,24 +45,24 @@ class Holdback:
     learned: int | None = None
 
     @classmethod
-    def of(cls, settings: HoldbackSettings, *, seen: Mapping[ArmName, int]) -> "Holdback":
-        """The holdback of a decision. seen: arm -> number of learned outcomes."""
+    def of(cls, settings: HoldbackSettings, *, learned: Mapping[ArmName, int]) -> "Holdback":
+        """The holdback of a decision. learned: arm -> number of learned outcomes."""
         arm, first, until, then = ArmName(settings.arm), settings.share, settings.until, settings.then
         if until is None or then is None:
             return cls(arm=arm, share=first)
-        learned = seen.get(arm, 0)
-        share = falling_share(first, until=until, then=then, learned=learned)
-        return cls(arm=arm, share=share, first=first, until=until, then=then, learned=learned)
+        count = learned.get(arm, 0)
+        share = falling_share(first, until=until, end=then, learned=count)
+        return cls(arm=arm, share=share, first=first, until=until, then=then, learned=count)
 
 
-def falling_share(first: float, *, until: int, then: float, learned: int) -> float:
-    """The share of a holdback: `first` until the arm has `until` learned answers, then less, but at least `then`.
+def falling_share(start: float, *, until: int, end: float, learned: int) -> float:
+    """The share of a holdback: `start` until the arm has `until` learned answers, then less, but at least `end`.
 
     The share falls like 1 / learned, not in one step, since a step to less than half of the share would let a report's
     intervals grow: over n questions the mean difference has about the variance (sum of 1 / share) / n^2. The number of
     learned answers grows at most in proportion to n, so with this rule the variance never grows with n.
     """
-    return first if learned <= until else max(then, first * until / learned)
+    return start if learned <= until else max(end, start * until / learned)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,20 +96,20 @@ def checked_pmf(output: PolicyOutput, *, arms: Sequence[ArmName]) -> tuple[float
 
 
 def with_floor(
-    pmf: Sequence[float], *, floor: float, raised: Mapping[ArmName, float] | None = None, arms: Sequence[ArmName] = ()
+    pmf: Sequence[float], *, floor: float, floors: Mapping[ArmName, float] | None = None, arms: Sequence[ArmName] = ()
 ) -> tuple[float, ...]:
     """Mix in the floors: an arm with probability p and floor f gets f + (1 - sum of all floors) * p.
 
-    f is `floor`, or the arm's floor in `raised` if that is higher. Off-policy evaluation needs a probability > 0 for
-    every arm: importance weights are then at most 1/floor. If all floors sum to more than 1, the parts of `raised`
-    above `floor` are reduced by a common factor. If K * `floor` exceeds 1 for K arms, the pmf becomes uniform.
+    f is `floor`, or the arm's floor in `floors` if that is higher. Off-policy evaluation needs a probability > 0
+    for every arm: importance weights are then at most 1/floor. If all floors sum to more than 1, the parts of
+    `floors` above `floor` are reduced by a common factor. If K * `floor` exceeds 1 for K arms, the pmf is uniform.
     """
     count = len(pmf)
     floor = min(floor, 1.0 / count)
     room = 1.0 - count * floor
-    if not raised:
+    if not floors:
         return tuple([floor + room * p for p in pmf])
-    extra = [max(0.0, raised.get(arm, 0.0) - floor) for arm in arms]
+    extra = [max(0.0, floors.get(arm, 0.0) - floor) for arm in arms]
     total = math.fsum(extra)
     scale = 1.0 if total <= room else room / total
     remaining = max(0.0, room - scale * total)
@@ -151,25 +151,25 @@ def uniform_of(seed: int) -> float:
     return float(int.from_bytes(digest[:8], "big") >> 11) * 2.0**-53
 
 
-def with_least_share(pmf: Sequence[float], *, least: float, uniform: float, kept: int) -> tuple[float, ...]:
-    """Probabilities that are 0 or at least `least`, and that equal `pmf` on average over all `uniform` in [0, 1).
+def with_least_share(pmf: Sequence[float], *, min_share: float, uniform: float, kept_index: int) -> tuple[float, ...]:
+    """Probabilities that are 0 or at least `min_share`, and that equal `pmf` on average over all `uniform` in [0, 1).
 
-    An arm with a probability p below `least` gets `least` for a share p / least of all values of `uniform`, and else 0.
-    For one value, as many arms get `least` as their sum of p allows (systematic sampling; Madow 1949). The likeliest
-    arm gets the rest. If the arm at the index `kept` has such a probability, it always gets `least`.
+    An arm with a probability p below `min_share` gets it for a share p / `min_share` of all values of `uniform`, else
+    0. For one value, as many arms get it as their sum of p allows (systematic sampling; Madow 1949). The likeliest arm
+    gets the rest. If the arm at the index `kept_index` has such a probability, it always gets `min_share`.
     """
     likeliest = max(range(len(pmf)), key=pmf.__getitem__)
     shares = list(pmf)
     for index, p in enumerate(pmf):
-        if index == likeliest or not 0.0 < p < least:
+        if index == likeliest or not 0.0 < p < min_share:
             continue
-        before, uniform = math.floor(uniform), uniform + p / least
-        shares[index] = least if index == kept or math.floor(uniform) > before else 0.0
-    given = [index for index, share in enumerate(shares) if share > pmf[index] and index != kept]
+        before, uniform = math.floor(uniform), uniform + p / min_share
+        shares[index] = min_share if index == kept_index or math.floor(uniform) > before else 0.0
+    given = [index for index, share in enumerate(shares) if share > pmf[index] and index != kept_index]
     while shares != list(pmf):
         shares[likeliest] = 0.0
         shares[likeliest] = 1.0 - math.fsum(shares)
-        if shares[likeliest] >= least or not given:
+        if shares[likeliest] >= min_share or not given:
             break
         shares[given.pop()] = 0.0  # there are so many arms that the likeliest one has little, too
     return tuple(shares)
@@ -203,7 +203,7 @@ def with_incumbent(
     if seed is None or restraint.arm not in arms:
         return mixed, floor * share, fact
     least = LEAST_SHARE / (1.0 - held)
-    mixed = with_least_share(mixed, least=least, uniform=uniform_of(seed), kept=arms.index(restraint.arm))
+    mixed = with_least_share(mixed, min_share=least, uniform=uniform_of(seed), kept_index=arms.index(restraint.arm))
     return mixed, floor * share if floor * share >= least else 0.0, fact
 
 
@@ -223,7 +223,7 @@ def draw(
     floor: float,
     fallback: str | None,
     seed: int | None,
-    raised: Mapping[ArmName, float] | None = None,
+    floors: Mapping[ArmName, float] | None = None,
     incumbent: ArmName | None = None,
     holdback: Holdback | None = None,
     released: bool = False,
@@ -234,7 +234,7 @@ def draw(
         arm gets all probability above the floors, and `DrawResult.fault` contains the reason
     seed: seed of the draw. If it is None, nothing is drawn: the pmf is the average over all seeds, and the index is
         that of the likeliest arm
-    raised: arm -> its floor, for arms with a higher floor than `floor`
+    floors: arm -> its floor, for arms with a higher floor than `floor`
     incumbent: arm that gets all probability if the policy failed and the arm is offered
     released: whether a spent budget comes before the restraint
     """
@@ -251,9 +251,9 @@ def draw(
         fault = str(error) if isinstance(error, PolicyFault) else f"{type(error).__name__}: {error}"
         played = fallback_arm(fallback, arms=arms)
         pmf = tuple(float(arm == played) for arm in arms)
-    pmf = with_floor(pmf, floor=floor, raised=raised, arms=arms)
-    if raised:
-        facts[ColdStartFloors.key] = ColdStartFloors(floors=raised).stored
+    pmf = with_floor(pmf, floor=floor, floors=floors, arms=arms)
+    if floors:
+        facts[ColdStartFloors.key] = ColdStartFloors(floors=floors).stored
     held = holdback.share if holdback is not None and holdback.arm in arms and len(arms) > 1 else 0.0
     if fault is not None and incumbent is not None and incumbent in arms:
         fact = SafeStart(arm=incumbent, share=0.0, slack=None, reason="the policy failed", floor=floor)
@@ -273,9 +273,9 @@ def draw(
 
 
 def cold_start_floors(
-    seen: Mapping[ArmName, int], *, arms: Sequence[ArmName], share: float, outcomes: int
+    learned: Mapping[ArmName, int], *, arms: Sequence[ArmName], share: float, outcomes: int
 ) -> dict[ArmName, float]:
-    return {arm: share for arm in arms if seen.get(arm, 0) < outcomes} if share > 0.0 else {}
+    return {arm: share for arm in arms if learned.get(arm, 0) < outcomes} if share > 0.0 else {}
 
 
 def holdback_of(facts: Mapping[str, Json]) -> Holdback | None:
@@ -325,21 +325,21 @@ def make_decisions(
     outputs: Sequence[PolicyOutput | Exception],
     features: Sequence[Features | None] | FeatureRows,
     settings: PolicySettings,
-    seen: Mapping[ArmName, int],
+    learned: Mapping[ArmName, int],
     version: str,
     encoder_hash: str,
     now: float,
     secret: bytes | None = None,
 ) -> list[Decision]:
-    """Draw an arm for each offer. seen: arm -> number of learned outcomes. secret: see `seed_of`."""
+    """Draw an arm for each offer. learned: arm -> number of learned outcomes. secret: see `seed_of`."""
     arms = [offer.arms for offer in offers]
     seeds = [seed_of(offer.query.id or "", secret=secret) for offer in offers]
     released = [offer.query.terms.is_spent for offer in offers]
-    drawn = draw_each(outputs, arms=arms, seeds=seeds, settings=settings, seen=seen, released=released)
+    drawn = draw_each(outputs, arms=arms, seeds=seeds, settings=settings, learned=learned, released=released)
     decisions = []
     for number, (offer, result) in enumerate(zip(offers, drawn, strict=True)):
         assert offer.query.id is not None
-        facts, untried = result.facts, tuple([arm for arm in offer.arms if not seen.get(arm)])
+        facts, untried = result.facts, tuple([arm for arm in offer.arms if not learned.get(arm)])
         if untried:
             facts = {**facts, UntriedArms.key: UntriedArms(arms=untried).stored}
         decisions.append(
@@ -374,16 +374,16 @@ def draw_each(
     arms: Sequence[tuple[ArmName, ...]],
     seeds: Sequence[int] | None,
     settings: PolicySettings,
-    seen: Mapping[ArmName, int],
+    learned: Mapping[ArmName, int],
     released: Sequence[bool] = (),
 ) -> list[DrawResult]:
     """The draw of each question. seeds: None if only the pmfs are wanted (see `draw`).
 
     released: for each question, whether a spent budget comes before the restraint; () if it does for none
     """
-    holdback = None if settings.holdback is None else Holdback.of(settings.holdback, seen=seen)
+    holdback = None if settings.holdback is None else Holdback.of(settings.holdback, learned=learned)
     share, outcomes = settings.cold_start_floor, settings.cold_start_outcomes
-    raised = {offered: cold_start_floors(seen, arms=offered, share=share, outcomes=outcomes) for offered in set(arms)}
+    raised = {offer: cold_start_floors(learned, arms=offer, share=share, outcomes=outcomes) for offer in set(arms)}
     floors = {offered: settings.floor_of(len(offered)) for offered in raised}
     draw_one = partial(
         draw,
@@ -393,7 +393,7 @@ def draw_each(
     )
     own: Sequence[int | None] = [None] * len(arms) if seeds is None else seeds
     return [
-        draw_one(output, arms=offered, floor=floors[offered], seed=seed, raised=raised[offered], released=is_released)
+        draw_one(output, arms=offered, floor=floors[offered], seed=seed, floors=raised[offered], released=is_released)
         for output, offered, seed, is_released in zip(outputs, arms, own, released or [False] * len(arms), strict=True)
     ]
 

@@ -30,20 +30,20 @@ class Noise:
         variance = (_FIRST_QUALITY + quality) / rows - 2.0 * weight * (mixed / rows) + weight * weight * (cost / rows)
         return math.sqrt(max(variance, 0.0))
 
-    def learn(self, errors: tuple[float, float], *, weight: float, rows: float, spread: float) -> tuple[float, float]:
+    def learn(self, errors: tuple[float, float], *, weight: float, rows: float, leverage: float) -> tuple[float, float]:
         """Learn a row's prediction errors. Returns the error of its reward (in reward, in standard deviations).
 
         errors: errors of quality and cost. rows: weight of the row. Below 1, the quality has 1 / rows times the usual
-            variance. spread: z^T A^-1 z
+            variance. leverage: z^T A^-1 z
         """
         if rows == 0.0:
             return 0.0, 0.0
-        expected = self.at(weight) * math.sqrt((1.0 + rows * spread) / rows)
+        expected = self.at(weight) * math.sqrt((1.0 + rows * leverage) / rows)
         quality, cost = errors
         value = quality - weight * cost
         quality *= min(math.sqrt(rows), 1.0)
         fade = 1.0 if self.memory is None else 1.0 - min(rows / self.memory, _MOST_LOST)
-        scaled, (old_quality, old_mixed, old_cost) = 1.0 + rows * spread, self.scatter
+        scaled, (old_quality, old_mixed, old_cost) = 1.0 + rows * leverage, self.scatter
         self.scatter = (
             fade * old_quality + rows * (quality * quality) / scaled,
             fade * old_mixed + rows * (quality * cost) / scaled,

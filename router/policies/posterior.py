@@ -218,7 +218,7 @@ class Heads:
         arm.number, arm.unfaded = arm.number + 1, arm.unfaded + row.rows
         if self._ends_block(sum(self._arms[name].number for name in joint.arms)):
             self._end_block(joint)
-        return self.noise.learn(errors, weight=row.weight, rows=scale.share * row.rows, spread=spread)
+        return self.noise.learn(errors, weight=row.weight, rows=scale.share * row.rows, leverage=spread)
 
     def _ends_block(self, number: int) -> bool:
         """Whether a block ends after this number of rows."""

@@ -31,10 +31,10 @@ class Notifier:
         self._failures: dict[str, tuple[float, str]] = {}
 
     def notify_learner(self) -> None:
-        self.attempt(self._jobs.enqueue_learn, what="wake the learner")
+        self.attempt(self._jobs.enqueue_learn, action="wake the learner")
 
     def request_answers(self, ids: Sequence[DecisionId]) -> None:
-        self.attempt(lambda: self._jobs.enqueue_answers(ids), what="queue answers")
+        self.attempt(lambda: self._jobs.enqueue_answers(ids), action="queue answers")
 
     def cancel(self, decision_id: DecisionId) -> None:
         """Ask the process that runs this decision to stop, and wake a worker in case no process runs it."""
@@ -43,7 +43,7 @@ class Notifier:
             self._jobs.publish(f"cancel:{decision_id}")
             self._jobs.enqueue_answers([decision_id])
 
-        self.attempt(send, what="cancel answers")
+        self.attempt(send, action="cancel answers")
 
     def fault(self) -> str | None:
         """The failures of the last FAULT_S seconds in words; None if nothing failed."""
@@ -51,15 +51,15 @@ class Notifier:
         recent = [f"cannot {action}: {why}" for action, (at, why) in failures if time.monotonic() < at + FAULT_S]
         return "; ".join(recent) or None
 
-    def attempt(self, send: Callable[[], Reply], *, what: str = "notify") -> Reply | None:
-        """Call `send` and return its reply; None if Redis cannot be reached. what: name of the action, for `fault`."""
+    def attempt(self, send: Callable[[], Reply], *, action: str = "notify") -> Reply | None:
+        """Call `send` and return its reply; None if Redis cannot be reached. action: its name, for `fault`."""
         if not self._jobs.outage.paused:
             try:
                 reply = send()
             except QueueError as error:  # logged by the outage, once
-                self._failures[what] = (time.monotonic(), error.message)
+                self._failures[action] = (time.monotonic(), error.message)
             else:
-                self._failures.pop(what, None)
+                self._failures.pop(action, None)
                 return reply
         self.failed_notifications += 1
         return None
@@ -116,4 +116,4 @@ class MemoryJobs:
             error = QueueError("there is no Redis")
             self.outage.note_failure(error)
             raise error
-        self.outage.note_reply(began=began)
+        self.outage.note_reply(sent_at=began)

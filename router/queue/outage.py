@@ -45,9 +45,9 @@ class Outage(StoreOutage):
             self.level = logging.WARNING if self._expected or self._seen else logging.DEBUG
         super().note_failure(error)
 
-    def note_reply(self, *, began: float) -> None:
-        """Record a reply of Redis. began: when the request was sent (time.monotonic)."""
-        if self.lasts and began < self._failed_at:
+    def note_reply(self, *, sent_at: float) -> None:
+        """Record a reply of Redis. sent_at: when the request was sent (time.monotonic)."""
+        if self.lasts and sent_at < self._failed_at:
             return  # the request began before the failure, so its reply does not end the outage
         self._seen = True
         self.note_success()
@@ -70,4 +70,4 @@ def redis_call(outage: Outage | None) -> Iterator[None]:
             outage.note_failure(failure)
         raise failure from error
     if outage is not None:
-        outage.note_reply(began=began)
+        outage.note_reply(sent_at=began)

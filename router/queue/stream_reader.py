@@ -80,16 +80,16 @@ class ReadStream:
         self._wake = wake
         wake()
 
-    def put(self, at: tuple[int, int], event: StreamEvent) -> None:
-        """Append the entry with the id `at`; ignore a repeated one. A gap or too many unread entries end the stream."""
-        if self.lost or at <= self.last:
+    def put(self, entry_id: tuple[int, int], event: StreamEvent) -> None:
+        """Append an entry; ignore a repeated id. A gap or too many unread entries end the stream."""
+        if self.lost or entry_id <= self.last:
             return
-        follows = at == (self.last[0], self.last[1] + 1) or (at[0] > self.last[0] and at[1] == 1)
+        follows = entry_id == (self.last[0], self.last[1] + 1) or (entry_id[0] > self.last[0] and entry_id[1] == 1)
         if not follows or len(self._entries) >= MAX_HELD:
             self.end_early()
             return
-        self.last = at
-        self._entries.append((at[0], event))
+        self.last = entry_id
+        self._entries.append((entry_id[0], event))
         self._wake()
 
     async def text(self, piece: str) -> None:

@@ -147,7 +147,7 @@ def read_compared_questions(
                 obstacle = obstacle or _forbidden(row, sent=sent, against=against, rules=scope.rules, by_model=by_model)
                 question = _question(row, scope=scope, obstacle=obstacle)
                 differing.append((question, asker if has_raised else None))
-    paced = paced_askers(counts, raised=raised)
+    paced = paced_askers(counts, raised_price=raised)
     compared = [question for question, asker in differing if asker not in paced]
     if secret is not None:
         compared.sort(key=lambda question: (draw_number("decide", question.id, secret=secret), question.id))

@@ -65,9 +65,9 @@ class Decider(NamedTuple):
 _POLICY: Final = Decider("policy", 0.0)
 
 
-def without_draw(by: str) -> Decider:
-    """What decided a question without a draw. by: the words of `left_out.decided_by`"""
-    return Decider(_FOR_A_TIME.get(by, "no draw"), 1.0, by=by)
+def without_draw(decided_by: str) -> Decider:
+    """What decided a question without a draw. decided_by: the words of `left_out.decided_by`"""
+    return Decider(_FOR_A_TIME.get(decided_by, "no draw"), 1.0, by=decided_by)
 
 
 def newest_deciders(connection: Connection, condition: ColumnElement[bool]) -> list[Decider]:
@@ -116,13 +116,13 @@ def is_raised(budget_factor: float | None) -> bool:
     return budget_factor is not None and budget_factor >= _RAISED
 
 
-def paced_askers(asked: Mapping[str, int], *, raised: Mapping[str, int]) -> frozenset[str]:
+def paced_askers(questions: Mapping[str, int], *, raised_price: Mapping[str, int]) -> frozenset[str]:
     """Askers whose price a budget raised, if other askers have a large share of the questions. Otherwise none: such
-    prices are then a part of routing. asked, raised: asker -> number of questions, of questions at a raised price
+    prices are then a part of routing. questions, raised_price: asker -> number of all, of those at a raised price
     """
-    others = sum(count for asker, count in asked.items() if not raised.get(asker))
-    is_apart = others >= _OTHERS * sum(asked.values())
-    return frozenset(asker for asker, count in raised.items() if count) if is_apart else frozenset()
+    others = sum(count for asker, count in questions.items() if not raised_price.get(asker))
+    is_apart = others >= _OTHERS * sum(questions.values())
+    return frozenset(asker for asker, count in raised_price.items() if count) if is_apart else frozenset()
 
 
 def _others(incumbent: SafeStart, holdback: HoldbackShare | None, *, pmf: Mapping[str, float]) -> float:
@@ -142,7 +142,7 @@ def state_of(deciders: Sequence[Decider]) -> str | None:
     deciders: of the newest questions, the newest first
     """
     raised = [decider for decider in deciders if decider.kind == "budget"]
-    paced = paced_askers(Counter(one.asker for one in deciders), raised=Counter(one.asker for one in raised))
+    paced = paced_askers(Counter(one.asker for one in deciders), raised_price=Counter(one.asker for one in raised))
     deciders = [
         one
         if one.kind != "budget" or one.asker not in paced

@@ -64,9 +64,9 @@ class UndrawnSums:
             self.judged += 1
             self.quality += quality
 
-    def shown(self, *, by: str, unit: Unit, scale: float) -> UndrawnQuestions:
+    def shown(self, *, decided_by: str, unit: Unit, scale: float) -> UndrawnQuestions:
         return UndrawnQuestions(
-            by=by,
+            by=decided_by,
             questions=round(scale * self.questions),
             spent=scale * self.costs[unit],
             quality=self.quality / self.judged if self.judged else None,

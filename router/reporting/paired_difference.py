@@ -116,8 +116,8 @@ def _falling_root(function: Callable[[float], float], *, level: float, low: floa
     return low
 
 
-def expected_half_width(asked: int, *, sample: DifferenceSample) -> float:
-    """About half the width of the interval after `asked` questions in all, including the questions of the sample.
+def expected_half_width(questions: int, *, sample: DifferenceSample) -> float:
+    """About half the width of the interval after `questions` questions in all, including the questions of the sample.
 
     The standard deviation of the known differences is assumed to stay. With fewer than _FEWEST, it is _DEVIATION.
     """
@@ -126,8 +126,8 @@ def expected_half_width(asked: int, *, sample: DifferenceSample) -> float:
     reach, share = (sample.most - sample.least) / 2.0, sample.drawn_from / max(sample.routed, 1)
     low, high = sample.others.T
     unknown = math.fsum(high - low) / 2.0 / max(sample.routed, 1)
-    if asked <= 0 or not sample.drawn_from:
+    if questions <= 0 or not sample.drawn_from:
         return share * reach + unknown
-    evidence = (math.log(2.0 / ALPHA) + _MIXTURE) / asked
+    evidence = (math.log(2.0 / ALPHA) + _MIXTURE) / questions
     width = math.hypot(deviation * math.sqrt(2.0 * evidence), _REACH * evidence * reach)
     return share * min(width, reach) + unknown

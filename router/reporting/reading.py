@@ -394,7 +394,7 @@ class ReportRows:
             return self
         counts = (np.bincount(of, minlength=len(self.askers)) for of in (self.asker, self.asker[self.raised]))
         asked, raised = (dict(zip(self.askers, count.tolist(), strict=True)) for count in counts)
-        paced = paced_askers(asked, raised=raised)
+        paced = paced_askers(asked, raised_price=raised)
         if not paced:
             return self
         is_paced = np.isin(self.asker, [place for place, asker in enumerate(self.askers) if asker in paced])
@@ -599,7 +599,7 @@ class _Rows:
             candidate = None if note is None else _candidate_pmf(note, pmf=pmf)
             reason = NOT_ASKED if note is None else NO_PMF if candidate is None else None
         if reason is not None:
-            self._leave_out(row, reason=reason, by=decided_by(queried, arms=arms))
+            self._leave_out(row, reason=reason, decided_by=decided_by(queried, arms=arms))
             return
         self._add_offered(arms, pmf=pmf, candidate=candidate, facts=facts)
         rated = row["source"] == "explicit" and row["sample_weight"] > 0.0
@@ -652,15 +652,15 @@ class _Rows:
         named = by_judge, session, *(row[column.name] for column in _RATED_TEXT)
         return self.clusters.setdefault(hash(named), len(self.clusters))
 
-    def _leave_out(self, row: RowMapping, *, reason: str, by: str | None) -> None:
+    def _leave_out(self, row: RowMapping, *, reason: str, decided_by: str | None) -> None:
         self.left_out[reason] += 1
         amounts = zip(UNITS, self._costs(row), strict=True)
         costs: dict[Unit, float] = {unit: amount for unit, amount in amounts if not math.isnan(amount)}
         self.left_costs.update({(row["arm"], unit): amount for unit, amount in costs.items()})
-        if by is not None:
+        if decided_by is not None:
             is_learned = row["source"] == "explicit" and row["preset"] not in WHOLE
             quality = row["quality"] if is_learned else self.judged.get(row["id"])
-            self.undrawn.setdefault(by, UndrawnSums()).add(costs, quality=quality)
+            self.undrawn.setdefault(decided_by, UndrawnSums()).add(costs, quality=quality)
 
     def _costs(self, row: RowMapping) -> Amounts:
         """Costs of the decision and all its turns, in the order of UNITS; NaN without an outcome."""

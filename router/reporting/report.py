@@ -187,7 +187,7 @@ def _without_questions(arm: ArmName) -> Comparison:
 
 
 def _undrawn(log: ReportRows, *, unit: Unit) -> tuple[UndrawnQuestions, ...]:
-    shown = [sums.shown(by=by, unit=unit, scale=log.scale) for by, sums in log.undrawn.items()]
+    shown = [sums.shown(decided_by=by, unit=unit, scale=log.scale) for by, sums in log.undrawn.items()]
     return tuple(sorted(shown, key=lambda one: (-one.questions, one.by)))
 
 

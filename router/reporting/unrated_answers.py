@@ -59,11 +59,11 @@ def queue_unrated(database: Database, scope: ReportScope, *, arm: str, count: in
     Returns how many of them wait there now. now: seconds since 1970. Raises StoreError.
     """
     secret = shared_secret(database, name=DRAWS, now=now)
-    with WriteTransaction(database) as (connection, moves):
+    with WriteTransaction(database) as (connection, tally):
         known = unrated_answers(connection, scope, arm=arm)
         queued = sum(known.values())
         others = sorted(
             (draw_number("rate", key, secret=secret), key) for key, is_queued in known.items() if not is_queued
         )
         chosen = list(map(itemgetter(1), others[: max(count - queued, 0)]))
-        return queued + queue_for_labels(connection, chosen, now=now, moves=moves)
+        return queued + queue_for_labels(connection, chosen, now=now, tally=tally)

@@ -312,6 +312,6 @@ def _table(title: str, rows: Sequence[Comparison], *, unit: Unit, by_arm: bool) 
     return NumberTable(title=f"{title}: difference a question", columns=columns, rows=tuple(cells))
 
 
-def _costs(one: Comparison, unit: Unit) -> str:
-    second = None if comparison_words.cost_change(one.cost) is None else one.cost.second
-    return f"{comparison_words.amount(one.cost.first, unit)} instead of {comparison_words.amount(second, unit)}"
+def _costs(comparison: Comparison, unit: Unit) -> str:
+    second = None if comparison_words.cost_change(comparison.cost) is None else comparison.cost.second
+    return f"{comparison_words.amount(comparison.cost.first, unit)} instead of {comparison_words.amount(second, unit)}"

@@ -133,7 +133,7 @@ class AskedModel:
         return replies[-1], facts
 
     def _dollars(self, reply: ModelReply, tokens: Tokens) -> float:
-        of_reply: Any = {"told": reply.dollars, "named": reply.model, "tier": reply.tier}
+        of_reply: Any = {"quoted": reply.dollars, "named": reply.model, "tier": reply.tier}
         return charge(tokens, model=self.model, lists=self._prices, prefers=self._prefers, **of_reply).dollars
 
     async def _attempt(self, fields: Mapping[str, Any], *, replies: list[ModelReply]) -> None:

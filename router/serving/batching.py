@@ -51,8 +51,8 @@ class QueueState:
 def combine_states(first: QueueState, second: QueueState) -> QueueState:
     """The state of two queues together."""
 
-    def sums(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-        return {reason: one[reason] + other[reason] for reason in one}
+    def sums(counts: Mapping[str, int], other_counts: Mapping[str, int]) -> dict[str, int]:
+        return {reason: counts[reason] + other_counts[reason] for reason in counts}
 
     return QueueState(
         waiting=first.waiting + second.waiting,

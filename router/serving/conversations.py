@@ -137,8 +137,8 @@ def parse_rewrite(reply: str, *, finish: str | None) -> tuple[str | None, str | 
 class Rewriter:
     """Rewrites questions with one chat model; use it from one event loop. store: has rewrites of repeated requests."""
 
-    def __init__(self, asked: AskedModel, *, store: DecisionStore) -> None:
-        self._asked, self._store = asked, store
+    def __init__(self, model_caller: AskedModel, *, store: DecisionStore) -> None:
+        self._asked, self._store = model_caller, store
         #: rewrites since the start, by result: "rewritten", "unchanged", or the reason of the failure
         self.results: Counter[str] = Counter()
 

@@ -120,7 +120,7 @@ def served_weight(
 
 
 def is_mean_cost(aim: str, *, terms: Mapping[str, float]) -> bool:
-    """Whether only the aim's cost term has a price, so that a mean of the aim is also a mean cost."""
+    """Whether only the cost term of the aim has a price, so that its mean is also a mean cost."""
     return [name for name, price in terms.items() if price > 0.0] == [_COST_TERMS.get(aim, aim)]
 
 

@@ -390,15 +390,15 @@ class Router(AbstractContextManager["Router"]):
                 self._learners[label] = known
             closed.append(known[1].drain(attended=True))
         self._undiagnosed += sum(closed)
-        self._diagnose(least=LEAST)
+        self._diagnose(min_closed=LEAST)
         self.refresh()
         return closed[0]
 
-    def _diagnose(self, *, least: int = 1) -> None:
-        """Diagnose the policies if `learn` has closed at least `least` decisions since the last diagnosis. A diagnosis
+    def _diagnose(self, *, min_closed: int = 1) -> None:
+        """Diagnose the policies if `learn` has closed at least `min_closed` decisions since the last one. A diagnosis
         takes as long as learning ten labels.
         """
-        if self._undiagnosed >= least:
+        if self._undiagnosed >= min_closed:
             self._undiagnosed = 0
             for _, learner in list(self._learners.values()):
                 learner.diagnose()

@@ -28,7 +28,7 @@ from ragbandit.router.storage.rows.waiting import delete_waiting
 from ragbandit.router.storage.sql import tables
 from ragbandit.router.storage.sql.bulk_insert import Row, insert_new, send
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Moves, WriteTransaction
+from ragbandit.router.storage.sql.counters import Increments, WriteTransaction
 from ragbandit.router.storage.sql.database import Database, overwrite_freed
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, waiting
@@ -133,7 +133,7 @@ def _ids(database: Database, query: Select[Any]) -> list[str]:
 
 def _erase_batch(database: Database, ids: Sequence[str], *, features: bool, now: float) -> None:
     """Erase these decisions in one transaction, which locks rows in LOCK_ORDER."""
-    with WriteTransaction(database) as (connection, moves):
+    with WriteTransaction(database) as (connection, tally):
         overwrite_freed(connection)
         chosen = select(*decisions.c["id", "policy", "run_by", "arms", "facts", "fault", "request"], *FACT_COLUMNS)
         # key_share avoids deadlocks: writers lock a decision's row of `waiting`, then insert rows that refer to it.
@@ -141,31 +141,31 @@ def _erase_batch(database: Database, ids: Sequence[str], *, features: bool, now:
         rows = connection.execute(locked).mappings().all()
         # The next question of the task must begin a new decision, since no ledger learns an erased one.
         connection.execute(delete(tables.units).where(tables.units.c.first.in_(ids)))
-        forget_sums(connection, ids, moves=moves)  # must precede the deletion of the session in the rows
+        forget_sums(connection, ids, tally=tally)  # must precede the deletion of the session in the rows
         send(connection, _LOCK_OUTCOMES, [*ids])
-        _close(connection, rows, moves=moves, now=now)
+        _close(connection, rows, tally=tally, now=now)
         _blank_rows(connection, rows, features=features)
         erase_chats(connection, ids)
         for kind in get_args(ScoreKind):
-            drop_jobs(connection, ids, kind=kind, moves=moves)
+            drop_jobs(connection, ids, kind=kind, tally=tally)
 
 
-def _close(connection: Connection, rows: Sequence[RowMapping], *, moves: Moves, now: float) -> None:
+def _close(connection: Connection, rows: Sequence[RowMapping], *, tally: Increments, now: float) -> None:
     """Close the decisions in every ledger that waits for them, and cancel unanswered ones."""
     by_id = {row["id"]: row for row in rows}
-    waits = delete_waiting(connection, waiting.c.decision_id.in_(by_id), moves=moves)
+    waits = delete_waiting(connection, waiting.c.decision_id.in_(by_id), tally=tally)
     if not waits:
         return
     common = {"state": "closed", "field": None, "reason": "erased before it was learned", "made_at": now}
     closed = [{"policy": row["policy"], "decision_id": row["decision_id"], **common} for row in waits]
     connection.execute(closures.insert(), closed)
-    moves.count_closures(closed)
+    tally.count_closures(closed)
     unanswered = {row["decision_id"] for row in waits if row["run_by"] == "worker" and not row["has_outcome"]}
     cancelled = [{"decision_id": key, "asked_at": now} for key in sorted(unanswered)]
     insert_new(connection, tables.cancellations, cancelled, key="decision_id")
     of_deciding_ledger = [row["decision_id"] for row in waits if by_id[row["decision_id"]]["policy"] == row["policy"]]
     late = feedback.update().where(feedback.c.decision_id.in_(of_deciding_ledger), ~feedback.c.late).values(late=True)
-    moves.add("late_feedback", connection.execute(late).rowcount)
+    tally.add("late_feedback", connection.execute(late).rowcount)
 
 
 def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features: bool) -> None:

@@ -12,7 +12,7 @@ from ragbandit.router.storage.jobs.claims import Claims, ScoreKind, drop_jobs
 from ragbandit.router.storage.jobs.judge_days import move_day
 from ragbandit.router.storage.jobs.judged_arms import JudgedArm, count_judged
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import ALL, Moves, WriteTransaction, next_day_start, stored_counts
+from ragbandit.router.storage.sql.counters import ALL, Increments, WriteTransaction, next_day_start, stored_counts
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.errors import Conflict, RagBanditError
@@ -101,7 +101,7 @@ class ScoreQueue:
         is_due = jobs.c.turn == 0, jobs.c.due_at <= now  # a range of the index `jobs_next`
         if not self.claims.has_free_job(*is_due):
             return None
-        with WriteTransaction(self.database) as (connection, moves):
+        with WriteTransaction(self.database) as (connection, tally):
             day = self._count(connection, now=now)  # locks the day's row, since all judges share the day's budget
             row = self.claims.take(connection, *is_due)
             if row is None:
@@ -109,9 +109,9 @@ class ScoreQueue:
             values = {"failures": 0, "share": 1.0, **json.loads(row["facts"])}
             job = ScoreJob(decision_id=row["decision_id"], attempt=row["tries"], claimed_at=now, **values)
             if row["made_at"] <= (now if expiring is None else expiring) - self._expire_s:
-                return self._drop(connection, job, why="expired", moves=moves)
+                return self._drop(connection, job, reason="expired", tally=tally)
             if job.attempt > self._attempts:
-                return self._drop(connection, job, why="given_up", moves=moves)
+                return self._drop(connection, job, reason="given_up", tally=tally)
             if self._is_spent(day):
                 self._change(connection, job, tries=job.attempt - 1)
                 # None of the due decisions may begin before the next day.
@@ -129,7 +129,7 @@ class ScoreQueue:
         return any(cap is not None and used[name] >= cap for name, cap in asdict(self._budget).items())
 
     def store_score(
-        self, job: ScoreJob, *, feedback: Feedback, spent: ScoreCost, arm: ArmName | None = None
+        self, job: ScoreJob, *, feedback: Feedback, cost: ScoreCost, arm: ArmName | None = None
     ) -> Receipt | None:
         """Store a score and its cost, and delete the job. Returns None if the score is not stored.
 
@@ -138,41 +138,41 @@ class ScoreQueue:
         answer the judge scored; None for checks.
         """
 
-        def end(connection: Connection, moves: Moves) -> None:
-            counts = {"scored": 1, "begun": _began(spent), **asdict(spent)}
+        def end(connection: Connection, tally: Increments) -> None:
+            counts = {"scored": 1, "begun": _began(cost), **asdict(cost)}
             self._count(connection, counts, now=job.claimed_at)
-            if not drop_jobs(connection, [job.decision_id], kind=self.kind, moves=moves):
+            if not drop_jobs(connection, [job.decision_id], kind=self.kind, tally=tally):
                 raise _NotQueuedError
             if arm is not None:
-                count_judged(moves, arm, what="scored", now=job.claimed_at)
+                count_judged(tally, arm, result="scored", now=job.claimed_at)
 
         try:
             (reply,) = self.store.add_feedback([feedback], also=end)
         except _NotQueuedError:
             with WriteTransaction(self.database) as (connection, _):
-                self._count(connection, asdict(spent), now=job.claimed_at)
+                self._count(connection, asdict(cost), now=job.claimed_at)
             return None
         if isinstance(reply, RagBanditError) and not isinstance(reply, Conflict):
             raise reply
         return reply if isinstance(reply, Receipt) and not reply.duplicate else None
 
-    def fail(self, job: ScoreJob, *, spent: ScoreCost, now: float, pause_s: float) -> Literal["given_up", "later"]:
+    def fail(self, job: ScoreJob, *, cost: ScoreCost, now: float, pause_s: float) -> Literal["given_up", "later"]:
         """Record a try that failed because of the decision. It is tried again later, unless this was the last try."""
-        with WriteTransaction(self.database) as (connection, moves):
-            self._count(connection, {"failed": 1, **asdict(spent)}, now=job.claimed_at)
+        with WriteTransaction(self.database) as (connection, tally):
+            self._count(connection, {"failed": 1, **asdict(cost)}, now=job.claimed_at)
             if job.attempt >= self._attempts:
-                self._drop(connection, job, why="given_up", moves=moves)
+                self._drop(connection, job, reason="given_up", tally=tally)
                 return "given_up"
             self._change(connection, job, due_at=now + _pause(pause_s, job.attempt))
         return "later"
 
-    def put_back(self, job: ScoreJob, *, due_at: float, spent: ScoreCost = ScoreCost(), pause_s: float = 0.0) -> None:
+    def put_back(self, job: ScoreJob, *, due_at: float, cost: ScoreCost = ScoreCost(), pause_s: float = 0.0) -> None:
         """Put a job back without counting the try, since its decision has not caused the failure.
 
         pause_s: further pause after a server's first failure, which grows with each failure; 0 if no server failed
         """
         failures = job.failures + (1 if pause_s else 0)
-        counts = {"failed": failures - job.failures, "begun": _began(spent), **asdict(spent)}
+        counts = {"failed": failures - job.failures, "begun": _began(cost), **asdict(cost)}
         due_at += _pause(pause_s, failures) if pause_s else 0.0
         facts = json.dumps({"share": job.share, "failures": failures})
         with WriteTransaction(self.database) as (connection, _):
@@ -184,12 +184,12 @@ class ScoreQueue:
 
         suspicious: the arm of the answer, if a text gives the judge instructions
         """
-        with WriteTransaction(self.database) as (connection, moves):
+        with WriteTransaction(self.database) as (connection, tally):
             counts = {"begun": -1, "suspicious": int(suspicious is not None)}
             self._count(connection, counts, now=job.claimed_at)
             if suspicious is not None:
-                count_judged(moves, suspicious, what="suspicious", now=job.claimed_at)
-            drop_jobs(connection, [job.decision_id], kind=self.kind, moves=moves)
+                count_judged(tally, suspicious, result="suspicious", now=job.claimed_at)
+            drop_jobs(connection, [job.decision_id], kind=self.kind, tally=tally)
 
     def make_postponed_due(self, *, now: float) -> None:
         """Make decisions due that were postponed to the next day, since the budget may have been raised."""
@@ -205,11 +205,11 @@ class ScoreQueue:
         return cast("Mapping[str, Any]", move_day(connection, counts, now=now)) if self.kind == "judge" else {}
 
     def _drop(
-        self, connection: Connection, job: ScoreJob, *, why: Literal["expired", "given_up"], moves: Moves
+        self, connection: Connection, job: ScoreJob, *, reason: Literal["expired", "given_up"], tally: Increments
     ) -> Refused:
-        dropped = drop_jobs(connection, [job.decision_id], kind=self.kind, moves=moves)
-        self._count(connection, {why: len(dropped)}, now=job.claimed_at)
-        return Refused(decision_id=job.decision_id, why=why)
+        dropped = drop_jobs(connection, [job.decision_id], kind=self.kind, tally=tally)
+        self._count(connection, {reason: len(dropped)}, now=job.claimed_at)
+        return Refused(decision_id=job.decision_id, why=reason)
 
     def _change(self, connection: Connection, job: ScoreJob, **values: float | str) -> None:
         """Change the job and remove its claim, unless another process has claimed it since."""
@@ -221,9 +221,9 @@ class _NotQueuedError(Exception):
     """The job of a score has left the queue."""
 
 
-def _began(spent: ScoreCost) -> int:
+def _began(cost: ScoreCost) -> int:
     """Correction of the day's number of judgements: -1 for a free try, which does not count, else 0."""
-    return 0 if any(asdict(spent).values()) else -1
+    return 0 if any(asdict(cost).values()) else -1
 
 
 def _pause(pause_s: float, tries: int) -> float:
@@ -240,10 +240,10 @@ def expire(database: Database, *, kind: ScoreKind, before: float, now: float) ->
         .where(jobs.c.kind == kind, jobs.c.made_at <= before, jobs.c.tenant.is_(None))
         .limit(500)
     )
-    with WriteTransaction(database) as (connection, moves):
+    with WriteTransaction(database) as (connection, tally):
         if kind == "judge":
             move_day(connection, now=now)  # locks the day's row first, as judges do
-        dropped = drop_jobs(connection, connection.execute(old).scalars(), kind=kind, moves=moves)
+        dropped = drop_jobs(connection, connection.execute(old).scalars(), kind=kind, tally=tally)
         if kind == "judge":
             move_day(connection, {"expired": len(dropped)}, now=now)
     return len(dropped)

@@ -78,7 +78,7 @@ def add_version(connection: Connection, version: PolicyVersion) -> PolicyVersion
 
 def change_version(
     connection: Connection,
-    seen: PolicyVersion,
+    current: PolicyVersion,
     *,
     action: str,
     actor: str,
@@ -88,14 +88,14 @@ def change_version(
     reason: str,
     facts: Mapping[str, Json] | None = None,
 ) -> PolicyVersion:
-    """Change the version, which was read as `seen` under the lock. action, facts: for the audit log."""
-    revision = seen.revision + 1
-    changed = replace(seen, state=state, former=former, reason=reason, revision=revision, since=now)
-    row = policy_versions.c.name == seen.name
+    """Change the version, which was read as `current` under the lock. action, facts: for the audit log."""
+    revision = current.revision + 1
+    changed = replace(current, state=state, former=former, reason=reason, revision=revision, since=now)
+    row = policy_versions.c.name == current.name
     connection.execute(update(policy_versions).where(row).values(**_VERSIONS.row(changed)))
-    changes = {"from": seen.state, "to": state, "reason": reason, **(facts or {})}
-    record(connection, actor=actor, action=action, target=f"policy:{seen.name}", facts=changes, now=now)
-    _bump(connection, base=seen.base, actor=actor, now=now)
+    changes = {"from": current.state, "to": state, "reason": reason, **(facts or {})}
+    record(connection, actor=actor, action=action, target=f"policy:{current.name}", facts=changes, now=now)
+    _bump(connection, base=current.base, actor=actor, now=now)
     return changed
 
 

@@ -19,7 +19,7 @@ from ragbandit.router.storage.jobs.claims import ScoreKind, drop_jobs
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql import tables
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import GONE, Moves, WriteTransaction
+from ragbandit.router.storage.sql.counters import GONE, Increments, WriteTransaction
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.deadlines import DeadlineClock
 from ragbandit.router.storage.sql.leases import Lease
@@ -68,9 +68,9 @@ class Retention:
         before = min(self.clock() - 86_400 * self._days, self._made_before)
         give_up = time.monotonic() + STEP_S
         while time.monotonic() < give_up:
-            with WriteTransaction(self.database, foreign_keys=False) as (connection, moves):
+            with WriteTransaction(self.database, foreign_keys=False) as (connection, tally):
                 began = time.monotonic()
-                last = self.delete_next(connection, before, limit=self._batch, moves=moves)
+                last = self.delete_next(connection, before, limit=self._batch, tally=tally)
             duration_s = time.monotonic() - began
             self._after = last or (-math.inf, "")
             if last is None:
@@ -97,7 +97,7 @@ class Retention:
         self._ended_before = position.get("outcomes", [-math.inf])[0]
 
     def delete_next(
-        self, connection: Connection, before: float, *, limit: int, moves: Moves
+        self, connection: Connection, before: float, *, limit: int, tally: Increments
     ) -> tuple[float, str] | None:
         """Read the next `limit` decisions made before the time `before`, and delete those that are not needed.
 
@@ -113,8 +113,8 @@ class Retention:
         last = (rows[-1].made_at, rows[-1].id) if rows else None
         if not ids:
             return last
-        forget_sums(connection, ids, moves=moves)
-        removed = Moves(GONE)
+        forget_sums(connection, ids, tally=tally)
+        removed = Increments(GONE)
         connection.execute(delete(tables.units).where(tables.units.c.first.in_(ids)))
         are_turns = decisions.c.id.in_(ids), decisions.c.turn_of.is_not(None)
         turns = connection.execute(select(func.count()).select_from(decisions).where(*are_turns)).scalar_one()
@@ -126,7 +126,7 @@ class Retention:
         removed.count_updates(_delete(connection, updates, "policy", "source", ids=ids, labels=labels))
         removed.count_closures(_delete(connection, tables.closures, "policy", "state", ids=ids, labels=labels))
         for kind in get_args(ScoreKind):
-            drop_jobs(connection, ids, kind=kind, moves=moves)
+            drop_jobs(connection, ids, kind=kind, tally=tally)
         for table in (outcomes, tables.cancellations, tables.paired_answers):
             _delete(connection, table, "decision_id", ids=ids)
         forget_pairs(connection, ids)

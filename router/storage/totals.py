@@ -163,15 +163,15 @@ def rewards_key(label: str) -> str:
 
 
 def next_rewards(
-    connection: Connection, *, label: str, weight: float, seen: Mapping[str, Any], limit: int
+    connection: Connection, *, label: str, weight: float, position: Mapping[str, Any], limit: int
 ) -> tuple[dict[str, Any], Deltas, bool]:
-    """Read `limit` updates after the position `seen`. Returns (new position, amounts, whether rows may remain)."""
-    query = _updates_of(label).where(updates.c.seq > int(seen.get("seq", 0))).order_by(updates.c.seq).limit(limit)
+    """Read `limit` updates after the position `position`. Returns (new position, amounts, whether rows may remain)."""
+    query = _updates_of(label).where(updates.c.seq > int(position.get("seq", 0))).order_by(updates.c.seq).limit(limit)
     rows = [dict(row) for row in connection.execute(query).mappings()]
     deltas = Deltas()
     for row in rows:
         _count_update(row, label=label, weight=weight, deltas=deltas)
-    return {"seq": rows[-1]["seq"]} if rows else dict(seen), deltas, bool(rows)
+    return {"seq": rows[-1]["seq"]} if rows else dict(position), deltas, bool(rows)
 
 
 def _count_update(row: Mapping[str, Any], *, label: str, weight: float, deltas: Deltas) -> None:
@@ -217,7 +217,7 @@ def uncounted_hours(connection: Connection, *, policy: str, weight: float, limit
             return None
         _count(table, page, deltas)
     seen = position_of(connection, rewards_key(policy))
-    position, rewards, _ = next_rewards(connection, label=policy, weight=weight, seen=seen, limit=limit)
+    position, rewards, _ = next_rewards(connection, label=policy, weight=weight, position=seen, limit=limit)
     if position.get("seq", 0) - seen.get("seq", 0) >= limit:
         return None
     for key, amounts in rewards.items():
@@ -253,31 +253,31 @@ _RECHECKED: Final = (*_OF_DECISIONS, *_OF_OUTCOMES, "seconds", "latency")
 
 
 def next_traffic(
-    connection: Connection, *, seen: Mapping[str, Any], now: float, limit: int
+    connection: Connection, *, position: Mapping[str, Any], now: float, limit: int
 ) -> tuple[dict[str, Any], Deltas, bool]:
-    """Read the next `limit` decisions and outcomes after `seen`. Returns the same as `next_rewards`.
+    """Read the next `limit` decisions and outcomes after `position`. Returns the same as `next_rewards`.
 
     If finished hours are due for a recheck, the call only rechecks them. A recheck compares the rows of an hour with
     its stored totals, so the amounts of earlier calls must be stored. Only the first two due hours are rechecked. More
     hours are due only if counting was interrupted; the later ones were then complete when they were counted.
     """
-    position: dict[str, Any] = {"checked": hour_of(now), **seen}
-    deltas, first = Deltas(), position["checked"]
-    if first < position.get("due", first):
-        for hour in range(first, min(first + 2, position["due"])):
+    reached: dict[str, Any] = {"checked": hour_of(now), **position}
+    deltas, first = Deltas(), reached["checked"]
+    if first < reached.get("due", first):
+        for hour in range(first, min(first + 2, reached["due"])):
             _recheck(connection, hour, deltas=deltas, limit=limit)
-        return {**position, "checked": position["due"]}, deltas, True
+        return {**reached, "checked": reached["due"]}, deltas, True
     rows_remain = False
     for table, (key, _) in _COUNTED.items():
-        after = tuple(position.get(table.name, (-1.0, "")))
+        after = tuple(reached.get(table.name, (-1.0, "")))
         rows = _page(connection, table, after=after, until=now - SETTLED_S, limit=limit)
         _count(table, rows, deltas)
         if rows:
-            position[table.name] = [rows[-1]["made_at"], rows[-1][key]]
+            reached[table.name] = [rows[-1]["made_at"], rows[-1][key]]
         rows_remain = rows_remain or len(rows) == limit
     if not rows_remain:
-        position["due"] = hour_of(now - RECHECKED_S)
-    return position, deltas, rows_remain or first < position["due"]
+        reached["due"] = hour_of(now - RECHECKED_S)
+    return reached, deltas, rows_remain or first < reached["due"]
 
 
 def _page(
@@ -408,9 +408,9 @@ class TotalsExtender:
         with self.database.read() as connection:
             seen = position_of(connection, reader)
             if label:
-                page = next_rewards(connection, label=label, weight=self._weight, seen=seen, limit=PAGE_ROWS)
+                page = next_rewards(connection, label=label, weight=self._weight, position=seen, limit=PAGE_ROWS)
             else:
-                page = next_traffic(connection, seen=seen, now=self.clock(), limit=PAGE_ROWS)
+                page = next_traffic(connection, position=seen, now=self.clock(), limit=PAGE_ROWS)
         position, deltas, rows_remain = page
         return position != seen and self._write(reader, deltas, position=position) and rows_remain
 

@@ -40,7 +40,7 @@ def create_key(
     From the first key on, a service that was open to this machine refuses every request without a key. At a terminal,
     the command asks before it makes the first key.
     """
-    with open_store(config, registered=False, make=True) as (settings, ledger):
+    with open_store(config, must_exist=False, make=True) as (settings, ledger):
         store, now = KeyStore(ledger.database), time.time()
         ends = None if expires is None else _expiry(expires, now=now)
         scopes = dict(parse_pairs(scope or (), form="NAME=VALUE", field="scopes", remedy="for example arms=[a,b]"))
@@ -95,7 +95,7 @@ def revoke_key(
 
 @contextmanager
 def _open_key_store(config: str | None) -> Iterator[KeyStore]:
-    with open_store(config, registered=False) as (_, ledger):
+    with open_store(config, must_exist=False) as (_, ledger):
         yield KeyStore(ledger.database)
 
 
@@ -127,6 +127,6 @@ def audit(
     The database refuses to change or delete an entry, but its owner can drop the triggers that refuse it. If that
     matters, copy the entries to another system.
     """
-    with open_store(config, registered=False) as (_, ledger):
+    with open_store(config, must_exist=False) as (_, ledger):
         for entry in entries(ledger.database, after=after):
             sys.stdout.write(json.dumps(asdict(entry)) + "\n")

@@ -158,7 +158,7 @@ def erase(
     an outcome or feedback is closed. Repeat the call to finish an interrupted one. You have to erase backups yourself.
     """
     decision = None if decision is None else plain_decision_id(decision)
-    with open_store(config, registered=False) as (_, ledger):
+    with open_store(config, must_exist=False) as (_, ledger):
         now = DeadlineClock(ledger.database).for_deletion()
         limit = None if before is None else parse_time(before, now=now, field="before")
         selection = erasure.Selection(decision=decision, session=session, tenant=tenant, before=limit)
@@ -190,7 +190,7 @@ def backup(
 
     The copy contains questions, answers and hashes of keys, so protect it like the database. Indexes are not copied.
     """
-    with open_store(config, registered=False) as (settings, ledger):
+    with open_store(config, must_exist=False) as (settings, ledger):
         root = settings.snapshot_root
         if not ledger.database.is_sqlite:
             remedy = f"use pg_dump, then copy the snapshots ({root}): docs/operations.md has the commands"

@@ -56,7 +56,7 @@ class CallableArm(ParamsArm[CallableParams]):
         """Returns what `asking_function` returns for the configured object. Subclasses may ask another object."""
         if not self._params.object:
             raise ConfigError("the arm has no object to ask", field=where, remedy=_REMEDY)
-        return asking_function(import_class(self._params.object, where=where), shown=self._params.object, where=where)
+        return asking_function(import_class(self._params.object, where=where), path=self._params.object, where=where)
 
     async def _output(self, question: str, *, run: Run) -> object:
         argument = self._input(question, run=run)
@@ -74,23 +74,23 @@ class CallableArm(ParamsArm[CallableParams]):
         return {"question": question} if kind == "question" else question
 
 
-def asking_function(named: Any, *, shown: str, where: str) -> tuple[Callable[[Any], Any], str]:
+def asking_function(named: Any, *, path: str, where: str) -> tuple[Callable[[Any], Any], str]:
     """Returns (function that answers a question, name of the object's method or "" for a plain function).
 
-    named: the object, or a function without parameters that makes it. shown: path in messages. Raises ConfigError.
+    named: the object, or a function without parameters that makes it. path: path in messages. Raises ConfigError.
     """
     if inspect.isfunction(named) and not inspect.signature(named).parameters:
         try:
             named = named()
         except Exception as error:  # the user's function may raise anything
-            message = f"{shown!r} cannot be made: {type(error).__name__}: {error}"
+            message = f"{path!r} cannot be made: {type(error).__name__}: {error}"
             raise ConfigError(message, field=where, remedy="let the function work without arguments") from error
     method = next((name for name in METHODS if callable(getattr(named, name, None))), None)
     if method is not None and not inspect.isclass(named):
         return getattr(named, method), method
     if callable(named) and not inspect.isclass(named):
         return named, ""
-    message = f"{shown!r} is {type(named).__name__}, which cannot be asked a question"
+    message = f"{path!r} is {type(named).__name__}, which cannot be asked a question"
     raise ConfigError(message, field=where, remedy=_REMEDY)
 
 

@@ -180,5 +180,5 @@ def header_secret(variable: str, *, field: str) -> str:
         message = f"the environment variable {variable_or_hidden(variable)} is not set"
         raise ConfigError(message, field=field, remedy=remedy)
     remedy = "set that variable to the header's value and nothing else"
-    check_header_value(os.environ[variable], what=variable_or_hidden(variable), field=field, remedy=remedy)
+    check_header_value(os.environ[variable], source=variable_or_hidden(variable), field=field, remedy=remedy)
     return os.environ[variable]

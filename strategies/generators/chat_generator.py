@@ -56,7 +56,7 @@ class ChatGenerator(OpenAiGenerator):
         options, fitted = self._options, RequestChanges()
         body = chat_body(sent, options=options, is_limit_named=request.is_limit_named, effort=request.effort)
         if options.api == "chat":
-            body, fitted = fit_chat(body, takes=self.takes, same=UnchangedTools(sent.encoding, self._known_tools))
+            body, fitted = fit_chat(body, server=self.takes, same=UnchangedTools(sent.encoding, self._known_tools))
         fields = with_options(body, streams=streams, model=self.name, options=options)
         return fields, _ignored(sent, options=options), fitted
 

@@ -119,7 +119,7 @@ class OpenAiGenerator(Generator):
         options = self._options
         body = prompt_body(request, options=options)
         if options.api == "chat":
-            body = fit_prompt(body, takes=self.takes)
+            body = fit_prompt(body, server=self.takes)
         return with_options(body, streams=streams, model=self.name, options=options)
 
     def pieces(self, fields: Mapping[str, Any], *, call: "PromptCall") -> AsyncIterator[list[Piece]]:
@@ -209,7 +209,7 @@ class OpenAiGenerator(Generator):
             raise
         except Exception as error:  # the server has not failed, so the failure must not count against the arm
             if not isinstance(error, ReadingStuck):
-                log_exception(error, of=f"fitting a request to {self.name}", action="fitting_failed")
+                log_exception(error, code=f"fitting a request to {self.name}", action="fitting_failed")
             message = f"{self.name} was not asked: the request could not be fitted to its server: {error}"
             raise RequestRefused(message, failure=_UNFIT) from error
 
@@ -266,7 +266,7 @@ class OpenAiGenerator(Generator):
 
     def _cost(self, used: Tokens, *, reply: PartialReply) -> Cost:
         lists: Any = {"lists": self.lists, "prefers": self.prices, "assumed": self.assumed_prices}
-        return charge(used, told=reply.dollars, model=self.name, named=reply.model, tier=reply.tier, **lists)
+        return charge(used, quoted=reply.dollars, model=self.name, named=reply.model, tier=reply.tier, **lists)
 
     def _failure_of_call(self, error: Exception, *, call: "PromptCall") -> ArmFailed:
         tries = f" after {call.attempts} attempts" if call.attempts > 1 else ""

@@ -107,7 +107,7 @@ class PartialReply(ModelReply, ReplyReader[Piece]):
         if self.parts + len(texts) > self._most or self.text_size + len(new) > self._longest:
             return False
         before = self._text.tail(max(map(len, stops), default=0))
-        return not stops or first_stop(before + new, stops, known=len(before)) is None
+        return not stops or first_stop(before + new, stops, searched=len(before)) is None
 
     def _end_early(self, *, known: int) -> None:
         """End the text at a stop string, or if it is much too long, because some servers ignore max_tokens.
@@ -116,7 +116,7 @@ class PartialReply(ModelReply, ReplyReader[Piece]):
         """
         stops = self.request.stop
         begin = max(0, known + 1 - max(map(len, stops), default=0))
-        end = first_stop(self._text.tail(self.text_size - begin), stops, known=known - begin) if stops else None
+        end = first_stop(self._text.tail(self.text_size - begin), stops, searched=known - begin) if stops else None
         if end is not None:
             self._text, self.finish = GrowingText(self.text[: begin + end]), "stop"
             self.has_enough = True

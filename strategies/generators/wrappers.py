@@ -42,7 +42,7 @@ class PricedGenerator(GeneratorAround):
             done = await self._generator.complete(replace(request, lost=lost))
         finally:
             used = Tokens(read=lost.cost.prompt_tokens, written=lost.cost.completion_tokens)
-            request.lost.cost += lost.cost + Cost(dollars=used.dollars(self._price, at=time.time()))
+            request.lost.cost += lost.cost + Cost(dollars=used.dollars(self._price, end=time.time()))
         used = Tokens(read=done.prompt_tokens, written=done.completion_tokens, reasoning=done.reasoning_tokens)
-        cost = charge(used, told=None, model=self.name, lists={self.name: self._price})
+        cost = charge(used, quoted=None, model=self.name, lists={self.name: self._price})
         return replace(done, dollars=done.dollars + cost.dollars, price=cost.price)

@@ -166,7 +166,7 @@ def new_index(target: Path) -> Iterator[Path]:
     try:
         with _lock(building):
             yield building
-            replace_folder(target, by=building)
+            replace_folder(target, source=building)
     finally:
         shutil.rmtree(building, ignore_errors=True)
 

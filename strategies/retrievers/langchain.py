@@ -42,7 +42,7 @@ class LangChainRetriever(Retriever):
                 _passage(document, id_key=self._id_key) for document in documents if not is_blank(document.page_content)
             ]
         except Exception as error:  # a store may raise anything
-            log_exception(error, of=f"the retriever {self.name}", action="search_failed", retriever=self.name)
+            log_exception(error, code=f"the retriever {self.name}", action="search_failed", retriever=self.name)
             message = f"the retriever {self.name} failed: {type(error).__name__}: {error}"
             raise ArmFailed(message, remedy="see the traceback in the worker's log") from error
         distinct = dict[str, Passage]()

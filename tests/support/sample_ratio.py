@@ -60,7 +60,7 @@ def first_alarms(
 
 def _alarms(excess: npt.NDArray[np.float64], spread: npt.NDArray[np.float64], *, alpha: float) -> npt.NDArray[np.bool_]:
     """Which worlds alarm at this look, shape (worlds,), by the rule of `sample_ratio.first_uneven_stage`."""
-    capital = log_capital(excess.ravel(), spread=spread.ravel()).reshape(excess.shape)
+    capital = log_capital(excess.ravel(), variance=spread.ravel()).reshape(excess.shape)
     beyond = np.logaddexp.reduce(capital, axis=2) - math.log(ARMS) >= math.log(len(_STAGES) / alpha)
     matters = (np.abs(excess) >= np.array([0.0, MATTERS, MATTERS])[:, None, None] * spread).any(axis=2)
     return np.asarray((beyond & matters).any(axis=0))

@@ -69,12 +69,12 @@ class Drafts:
         self._text = text
         self._fences = [(match.start(), match[1].casefold()) for match in _FENCE.finditer(text)]
 
-    def has(self, at: int) -> bool:
+    def has(self, index: int) -> bool:
         """Whether the object that begins at this index is a draft, an example, a quotation or code."""
-        fences = bisect(self._fences, (at, ""))
+        fences = bisect(self._fences, (index, ""))
         if fences % 2 and self._fences[fences - 1][1] not in _NO_CODE:
             return True
-        return _NO_VERDICT.search(self._text[max(0, at - _BEFORE) : at]) is not None
+        return _NO_VERDICT.search(self._text[max(0, index - _BEFORE) : index]) is not None
 
 
 def is_taken_back(words: str, *, scores: frozenset[float]) -> bool:

@@ -66,17 +66,17 @@ class Judge:
         answer: str,
         sources: Sequence[Passage],
         bill: Account,
-        again: bool = False,
+        is_retry: bool = False,
         generator: Generator | None = None,
     ) -> Verdict:
         """Score an answer that is not blank. Raises NoVerdict, JudgeFailed or AddressesJudge, all of them ArmFailed.
 
         sources: the judge is shown the first few, see `judge.passages`.
         bill: gets the cost, however the call ends, also if it is cancelled.
-        again: whether the judge's last reply about this answer was unusable.
+        is_retry: whether the judge's last reply about this answer was unusable.
         generator: asks the judge's model in another way, for example within the budget of an arm.
         """
-        prompt = self._prompt(question, answer=answer, sources=sources, again=again)
+        prompt = self._prompt(question, answer=answer, sources=sources, is_retry=is_retry)
         reply = await self._reply(prompt, generator=generator or self.generator, bill=bill)
         try:
             shown = "\n".join(plain_parts(prompt.prompt))
@@ -98,12 +98,12 @@ class Judge:
         await self.generator.close()
 
     def _prompt(
-        self, question: str, *, answer: str, sources: Sequence[Passage], again: bool = False
+        self, question: str, *, answer: str, sources: Sequence[Passage], is_retry: bool = False
     ) -> rubric.RubricPrompt:
         passages = tuple(sources[: self.settings.passages])
         material = rubric.JudgedAnswer(question=question, answer=answer, passages=passages)
         try:
-            prompt = self._maker.prompt(material, mark=rubric.new_mark(), again=again)
+            prompt = self._maker.prompt(material, mark=rubric.new_mark(), is_retry=is_retry)
         except ArmFailed as error:  # the prompt does not fit
             raise NoVerdict(str(error)) from error
         if prompt.suspicious:

@@ -158,21 +158,21 @@ class PromptMaker:
     template: Template
     generator: Generator
 
-    def prompt(self, material: JudgedAnswer, *, mark: str, again: bool = False) -> RubricPrompt:
-        """A prompt that fits the context. Raises PromptTooLong. again: whether the judge's last reply was unusable."""
+    def prompt(self, judged: JudgedAnswer, *, mark: str, is_retry: bool = False) -> RubricPrompt:
+        """A prompt that fits the context. Raises PromptTooLong. is_retry: whether its last reply was unusable."""
         words, chars = self.settings.passage_words, self.settings.text_chars
         for divisor in _DIVISORS:
             shorter = {"passage_words": max(10, words // divisor), "text_chars": max(100, chars // divisor)}
             try:
-                prompt = _make_prompt(self.with_limits(**shorter), material, mark=mark, again=again)
+                prompt = _make_prompt(self.with_limits(**shorter), judged, mark=mark, is_retry=is_retry)
             except PromptTooLong:
                 if divisor == _DIVISORS[-1]:
                     raise
                 continue
-            if prompt.passages or not material.passages:
+            if prompt.passages or not judged.passages:
                 return prompt
         # Not even one short passage fits: the answer is judged without passages.
-        return self.prompt(replace(material, passages=()), mark=mark, again=again)
+        return self.prompt(replace(judged, passages=()), mark=mark, is_retry=is_retry)
 
     def with_limits(self, *, passage_words: int, text_chars: int) -> "PromptMaker":
         """A copy with other limits. text_chars: most characters of the question and of the answer."""
@@ -180,10 +180,10 @@ class PromptMaker:
         return replace(self, settings=self.settings.model_copy(update=update))
 
 
-def _make_prompt(maker: PromptMaker, material: JudgedAnswer, *, mark: str, again: bool) -> RubricPrompt:
-    criteria = tuple(name for name in CRITERIA if name != "supported" or material.passages)
+def _make_prompt(maker: PromptMaker, judged: JudgedAnswer, *, mark: str, is_retry: bool) -> RubricPrompt:
+    criteria = tuple(name for name in CRITERIA if name != "supported" or judged.passages)
     form = {name: {"score": "a number from 0 to 1", "reason": "..."} for name in criteria}
-    texts = {"question": material.question, "answer": material.answer}
+    texts = {"question": judged.question, "answer": judged.answer}
     texts = {name: text[: maker.settings.text_chars] for name, text in texts.items()}
     shown = [
         Passage(
@@ -191,9 +191,9 @@ def _make_prompt(maker: PromptMaker, material: JudgedAnswer, *, mark: str, again
             title=_defuse(" ".join(passage.title[:200].split()), mark=mark),
             text=_quote(passage.text, mark=mark),
         )
-        for passage in material.passages
+        for passage in judged.passages
     ]
-    repeated = "A reply before could not be used. Reply with the JSON object alone." if again else ""
+    repeated = "A reply before could not be used. Reply with the JSON object alone." if is_retry else ""
     fitted = fit_template(
         maker.template,
         fields={
@@ -209,7 +209,7 @@ def _make_prompt(maker: PromptMaker, material: JudgedAnswer, *, mark: str, again
         passage_words=maker.settings.passage_words,
     )
     shown_texts = [*texts.values()]
-    shown_texts += [f"{passage.title}\n{passage.text}" for passage in material.passages[: len(fitted.passages)]]
+    shown_texts += [f"{passage.title}\n{passage.text}" for passage in judged.passages[: len(fitted.passages)]]
     return RubricPrompt(
         prompt=fitted.prompt,
         criteria=criteria,
@@ -250,7 +250,7 @@ def parse_scores(text: str, *, criteria: Sequence[str], prompt: str = "") -> Map
     text = after_thoughts(text)
     scores = dict[str, CriterionScore]()
     words = ""  #: the text after the last object with a score
-    for part in _parts(text, shown=_squeeze(prompt), criteria=criteria):
+    for part in _parts(text, prompt=_squeeze(prompt), criteria=criteria):
         if isinstance(part, str):
             words += part
             continue
@@ -269,7 +269,7 @@ def parse_scores(text: str, *, criteria: Sequence[str], prompt: str = "") -> Map
     return {name: scores[name] for name in criteria}
 
 
-def _parts(text: str, *, shown: str, criteria: Sequence[str]) -> Iterator[str | Mapping[str, Any]]:
+def _parts(text: str, *, prompt: str, criteria: Sequence[str]) -> Iterator[str | Mapping[str, Any]]:
     """The outermost objects of a text that name a score, and the words around them, in linear time.
 
     Single quotes, names without quotes, commas at the end and values with quotes in them are read. A broken object with
@@ -290,7 +290,7 @@ def _parts(text: str, *, shown: str, criteria: Sequence[str]) -> Iterator[str | 
             value = _value(lenient)
             tokens, end = (lenient, lenient_end) if value is not None else (tokens, end)
         names = {_plain_name(name) for name, sign in pairwise(tokens) if sign == ":"}
-        if "score" not in names or drafts.has(at) or _squeeze(text[at:end]) in shown:
+        if "score" not in names or drafts.has(at) or _squeeze(text[at:end]) in prompt:
             continue
         if value is not None:
             yield value
@@ -299,20 +299,20 @@ def _parts(text: str, *, shown: str, criteria: Sequence[str]) -> Iterator[str | 
     yield text[end:]
 
 
-def _tokens(text: str, at: int, *, ends: Sequence[int] | None = None) -> tuple[list[str], int]:
+def _tokens(text: str, start: int, *, ends: Sequence[int] | None = None) -> tuple[list[str], int]:
     """Returns (tokens of JSON from a brace to its closing brace, or until no token fits; index after them).
 
     ends: indexes at which values in double quotes end, if they may contain double quotes; None if they contain none.
     """
     tokens, depth = list[str](), 0
-    while match := _TOKEN.match(text, at):
-        opening = _VALUE.match(text, at) if ends and tokens[-1:] == [":"] else None
+    while match := _TOKEN.match(text, start):
+        opening = _VALUE.match(text, start) if ends and tokens[-1:] == [":"] else None
         if ends and opening and ends[-1] >= opening.end():
-            at = ends[bisect_left(ends, opening.end())] + 1
-            tokens.append(json.dumps(text[opening.end() : at - 1].replace('\\"', '"')))
+            start = ends[bisect_left(ends, opening.end())] + 1
+            tokens.append(json.dumps(text[opening.end() : start - 1].replace('\\"', '"')))
             continue
         single, curly, sign, word = match.group("single", "curly", "sign", "word")
-        at, depth = match.end(), depth + _DEPTHS.get(sign, 0)
+        start, depth = match.end(), depth + _DEPTHS.get(sign, 0)
         if sign in ("}", "]") and tokens[-1:] == [","]:
             tokens.pop()
         if word is not None and not _NUMBER.fullmatch(word):
@@ -322,10 +322,10 @@ def _tokens(text: str, at: int, *, ends: Sequence[int] | None = None) -> tuple[l
         else:
             tokens.append(match.group().strip())
         if depth == 0:
-            return tokens, at
-    if ends is not None and _UNENDED.match(text, at):  # the object may have a score
+            return tokens, start
+    if ends is not None and _UNENDED.match(text, start):  # the object may have a score
         raise UnreadableScores("the reply has a text in quotes without an end")
-    return tokens, at
+    return tokens, start
 
 
 def _value(tokens: Sequence[str]) -> Mapping[str, Any] | None:

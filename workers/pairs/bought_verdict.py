@@ -139,10 +139,10 @@ class BoughtVerdict:
         ]
         return statistics.fmean(priced) if priced else 0.0
 
-    def payable(self, *, budget: float, each: float) -> int:
-        """Number of questions that a budget of dollars pays. each: see `dollars_each`"""
+    def payable(self, *, budget: float, dollars_each: float) -> int:
+        """Number of questions that a budget of dollars pays. dollars_each: see `dollars_each`"""
         left, room = len(self.open_questions()), self.room
-        payable = int(min(left, budget / each)) if each else left
+        payable = int(min(left, budget / dollars_each)) if dollars_each else left
         return payable if room is None else min(payable, room)
 
     def plan(self, *, budget: float | None) -> Sequence[str]:
@@ -167,7 +167,7 @@ class BoughtVerdict:
         if room is not None:
             most = f"at most {counted(MOST_QUESTIONS, 'question')} wait at a time, {room:,} more may be asked now"
             yield f"people label both answers on the page Labels, blind, within 7 days; {most}"
-        payable = left if budget is None else self.payable(budget=budget, each=each)
+        payable = left if budget is None else self.payable(budget=budget, dollars_each=each)
         if payable < left:
             width = expected_half_width(answered + payable, sample=sample)
             pays = f"the budget pays about {counted(payable, 'question')}"

@@ -87,7 +87,7 @@ def _answer_all(context: Context) -> None:
     routines = start_chores(context)
     try:
         while not context.ending.is_set():
-            claimed = context.queue.claim(again=True, within=list(context.arms))
+            claimed = context.queue.claim(has_run=True, within=list(context.arms))
             run = None if claimed is None else context.active_runs.begin(claimed)
             if run is None:
                 return

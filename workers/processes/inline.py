@@ -127,7 +127,7 @@ class InlineAnswers(InlineRuns):
         """Claim decisions that no process has run, because the services were busy."""
         context, loop = self._context, self._loop
         while loop is not None and len(context.active_runs.claimed_ids()) < self._most and not context.ending.is_set():
-            claimed = context.queue.claim(again=False, within=list(context.arms))
+            claimed = context.queue.claim(has_run=False, within=list(context.arms))
             if claimed is None:
                 return
             run = context.active_runs.begin(claimed)

@@ -29,12 +29,12 @@ def next_answer(context: Context) -> Callable[[], None] | None:
         if runs.running_ids():
             second_runs.hold()
             return None
-        claimed = queue.claim(again=True, without=full)
+        claimed = queue.claim(has_run=True, except_arms=full)
         if claimed is None:
             second_runs.forget()
-    claimed = claimed or queue.claim(again=False, without=full)
+    claimed = claimed or queue.claim(has_run=False, except_arms=full)
     if claimed is None and not runs.running_ids():
-        claimed = queue.claim(again=True, without=full)
+        claimed = queue.claim(has_run=True, except_arms=full)
     run = None if claimed is None else runs.begin(claimed)
     return None if run is None else partial(answer, context, run)
 

@@ -111,7 +111,7 @@ def _store_score(
         facts={**scorer.facts, **shared, **scored.facts},
     )
     arm = record.decision.arm if isinstance(scorer, Judging) else None
-    keep = partial(scorer.queue.store_score, job, feedback=feedback, spent=scored.spent, arm=arm)
+    keep = partial(scorer.queue.store_score, job, feedback=feedback, cost=scored.spent, arm=arm)
     if retry_through_outage(keep, seconds=KEEP_S, ending=context.ending) is not None:
         log.info("scored", extra={"action": scorer.queue.kind, "decision": job.decision_id, "score": feedback.value})
         context.notifier.notify_learner()
@@ -137,20 +137,20 @@ def _judge(
     try:
         verdict, origin = context.loop.run(work, timeout_s=judging.longest_s)
         judging.note_success()
-        scored = _answer_score(verdict, origin=origin, spent=_score_cost(bill), seconds=time.monotonic() - began)
+        scored = _answer_score(verdict, origin=origin, cost=_score_cost(bill), seconds=time.monotonic() - began)
     except AddressesJudge:
         _log(judging, job, "a text of the answer or its passages gives the judge instructions; it is not judged")
         queue.withhold(job, suspicious=record.decision.arm)
     except (JudgeFailed, TimeoutError) as error:
         judging.note_failure(error)
-        queue.put_back(job, due_at=context.deadlines.now(), spent=_score_cost(bill), pause_s=retry_s)
+        queue.put_back(job, due_at=context.deadlines.now(), cost=_score_cost(bill), pause_s=retry_s)
     except NoVerdict as error:
         judging.note_success()
-        result = queue.fail(job, spent=_score_cost(bill), now=context.deadlines.now(), pause_s=retry_s)
+        result = queue.fail(job, cost=_score_cost(bill), now=context.deadlines.now(), pause_s=retry_s)
         given_up = "; it is given up" if result == "given_up" else "; it is tried again"
         _log(judging, job, f"no score{given_up}", reason=str(error), attempt=job.attempt)
     except CancelledError:
-        queue.put_back(job, due_at=context.deadlines.now(), spent=_score_cost(bill))
+        queue.put_back(job, due_at=context.deadlines.now(), cost=_score_cost(bill))
         if not context.ending.is_set():
             raise
     call = no_reservation(spenders_of(query.tenant, key=query.api_key), at=database.clock.now())
@@ -165,16 +165,16 @@ def _score_cost(bill: Account) -> ScoreCost:
     return ScoreCost(prompt_tokens=cost.prompt_tokens, completion_tokens=cost.completion_tokens, dollars=cost.dollars)
 
 
-def _answer_score(verdict: Verdict, *, origin: str | None, spent: ScoreCost, seconds: float) -> AnswerScore:
+def _answer_score(verdict: Verdict, *, origin: str | None, cost: ScoreCost, seconds: float) -> AnswerScore:
     facts: dict[str, Json] = {
         "scores": {name: score.score for name, score in verdict.scores.items()},
         "reasons": {name: score.reason for name, score in verdict.scores.items()},
         "passages": verdict.passages,
         "passages_from": origin,
-        **asdict(spent),
+        **asdict(cost),
         "seconds": round(seconds, 3),
     }
-    return AnswerScore(verdict.value, facts, spent)
+    return AnswerScore(verdict.value, facts, cost)
 
 
 def _check(
@@ -186,7 +186,7 @@ def _check(
         value = checking.process.score(answer=outcome.answer, question=question, sources=outcome.sources)
     except CheckFailed as error:
         _log(checking, job, "the check gives no score; an answer is tried three times", reason=error.message)
-        checking.queue.fail(job, spent=ScoreCost(), now=now, pause_s=60.0)
+        checking.queue.fail(job, cost=ScoreCost(), now=now, pause_s=60.0)
         return None
     if value is None:
         checking.queue.withhold(job)

@@ -24,7 +24,7 @@ def load_judge(context: Context) -> tuple[Judging, int]:
     generators, retrievers = names_in_use(settings)
     arms_use_local = any(generator_kind(settings.named_generators[name]).is_local for name in generators)
     model = context.loader.generator(chosen.generator, section="judge.generator", models=2 if arms_use_local else 1)
-    at_once = concurrency_of(chosen.generator, wanted=chosen.concurrency, generator=model)
+    at_once = concurrency_of(chosen.generator, requested=chosen.concurrency, generator=model)
     check_room(chosen, generator=model)
     budget = DayBudget(
         judgements=chosen.judgements_per_day, tokens=chosen.tokens_per_day, dollars=chosen.dollars_per_day

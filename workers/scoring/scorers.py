@@ -92,7 +92,7 @@ class Judging(QueueScorer):
         if not passages:
             passages, origin = await self._search_passages(question), "search"
         answer, again = outcome.answer or "", attempt > 1
-        verdict = await self.judge.score(question, answer=answer, sources=passages, bill=bill, again=again)
+        verdict = await self.judge.score(question, answer=answer, sources=passages, bill=bill, is_retry=again)
         return verdict, origin if verdict.passages else None
 
     async def _search_passages(self, question: str) -> tuple[Passage, ...]:

@@ -15,15 +15,15 @@ ALL = "all"
 
 
 def parse_arms(
-    wanted: Sequence[str], *, settings: Settings, others: Collection[str] = ()
+    names: Sequence[str], *, settings: Settings, others: Collection[str] = ()
 ) -> tuple[dict[str, WorkerArm], dict[str, str]]:
-    """Returns (arms to run, name -> reason for each arm of ALL that cannot run). wanted: names, also joined by commas.
+    """Returns (arms to run, name -> reason for each arm of ALL that cannot run). names: of arms, also joined by commas.
 
     ALL is every strategy of RagBandit and of installed packages, and every arm of the configuration. An arm that is not
     configured has default params. others: names that the caller runs. Raises ConfigError for a named arm that cannot
     run, and InvalidInput for an unknown name.
     """
-    names = list(dict.fromkeys(name.strip() for name in ",".join(wanted).split(",") if name.strip()))
+    names = list(dict.fromkeys(name.strip() for name in ",".join(names).split(",") if name.strip()))
     available = {name: WorkerArm() for name in known_arms()} | worker_arms(settings)
     _check_names(names, known={*available, *others}, configured=settings.arms)
     arms = {name: available[name] for name in names if name != ALL and name not in others}

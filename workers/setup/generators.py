@@ -89,10 +89,10 @@ def _place_in_version(key: str) -> tuple[int, str]:
     return (_VERSION_KEYS.index(key) if key in _VERSION_KEYS else len(_VERSION_KEYS)), key
 
 
-def concurrency_of(settings: GeneratorSettings, *, wanted: int | None, generator: Generator | None) -> int:
-    """Maximum questions at once in a process: `wanted`, else the generator's limit. generator: None before loading."""
-    if wanted is not None:
-        return wanted
+def concurrency_of(settings: GeneratorSettings, *, requested: int | None, generator: Generator | None) -> int:
+    """Maximum questions at once in a process: `requested`, else the limit of `generator` (None before loading)."""
+    if requested is not None:
+        return requested
     known = generator_kind(settings).concurrency
     if known is not None:
         return known

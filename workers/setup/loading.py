@@ -111,7 +111,7 @@ class ArmLoader:
                 threads = generators.threads_of_worker(workers, cores=cores, models=models)
                 generator = generators.make_generator(chosen, section=section, threads=threads)
                 generator.assumed_prices = assumed_prices(self._settings.named_generators)
-                most_runs = generators.concurrency_of(chosen, wanted=workers.concurrency, generator=generator)
+                most_runs = generators.concurrency_of(chosen, requested=workers.concurrency, generator=generator)
                 self._generators[key] = generator, most_runs
             return self._generators[key][0]
 
@@ -136,7 +136,7 @@ class ArmLoader:
     def _refusing_generator(self, chosen: GeneratorSettings) -> tuple[Generator, int]:
         """Returns (a generator that refuses every call, most concurrent runs), for arms without calls."""
         generator = ScriptedGenerator(_refuse, name=generator_kind(chosen).model, context_tokens=chosen.known_context)
-        most_runs = generators.concurrency_of(chosen, wanted=self._settings.workers.concurrency, generator=None)
+        most_runs = generators.concurrency_of(chosen, requested=self._settings.workers.concurrency, generator=None)
         return self._generators.setdefault(f"unloaded: {_key(chosen)}", (generator, most_runs))
 
 

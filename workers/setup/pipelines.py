@@ -68,7 +68,7 @@ class FunctionArm(CallableArm):
         super().__init__(name=name, object=function_identity(function))
 
     def _callable(self, *, where: str) -> tuple[Callable[[Any], Any], str]:
-        return asking_function(self._function, shown=self.name, where=where.replace("arms", "pipelines", 1))
+        return asking_function(self._function, path=self.name, where=where.replace("arms", "pipelines", 1))
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """The function's answer. Raises ArmFailed if its output has no text, or a cost that cannot be read."""

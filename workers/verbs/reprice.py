@@ -110,8 +110,8 @@ def credit(
         raise InvalidInput("nobody is named", remedy="give --tenant, --key or both")
     now = time.time()
     at = now if day is None else parse_time(day, now=now, field="day")
-    with open_store(config, registered=False) as (_, ledger):
-        number = take_back(ledger.database, spenders, dollars=dollars, at=at, actor=actor(), reason=reason, now=now)
+    with open_store(config, must_exist=False) as (_, ledger):
+        number = take_back(ledger.database, spenders, dollars=dollars, time=at, actor=actor(), reason=reason, now=now)
         with ledger.database.read() as connection:
             sums = read_spending(connection, spenders, now=at)
     left: Mapping[str, Json] = {f"{spender.kind}_day": sums[spender].day for spender in spenders}

@@ -95,7 +95,7 @@ def gains_on_outcomes(
         asked = ~np.isnan(outcomes.values["reward"][:, column])
         ours = {part: way[asked] for part, way in routed.items()}
         theirs = {part: matrix[asked, column] for part, matrix in outcomes.values.items()}
-        gains.append(paired(ROUTING, f"always {arm}", second_arm=arm, ours=ours, theirs=theirs, **common))
+        gains.append(paired(ROUTING, f"always {arm}", second_arm=arm, first_parts=ours, second_parts=theirs, **common))
     queries = outcomes.queries
     confusion = None
     if outcomes.rows[0].reward.has_parts:  # without parts, neither quality nor right answers are known

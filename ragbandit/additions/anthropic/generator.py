@@ -77,14 +77,14 @@ class AnthropicGenerator(ChatGenerator):
 
     def _convert_chat(self, chat: Mapping[str, Any], *, streams: bool) -> tuple[dict[str, Any], RequestChanges]:
         """Convert a chat completion to a request for Messages. Returns (request, changes that fitted it)."""
-        fields, fitted = fit_before_messages(chat, takes=self.takes)
+        fields, fitted = fit_before_messages(chat, server=self.takes)
         fields = with_options(fields, streams=streams, model=self.name, options=self._options)
         return messages_of(fields, max_tokens=self._options.max_tokens), fitted
 
     def _fit_and_add_options(self, body: Mapping[str, Any], *, streams: bool, fitted: RequestChanges) -> dict[str, Any]:
         """Fit the request to the server, and set the fields of the options."""
         own = self._options.fields
-        whole = fit_messages(body, model=self.name, takes=self.takes, fitted=fitted)
+        whole = fit_messages(body, model=self.name, server=self.takes, changes=fitted)
         whole |= {"model": self.name, "stream": streams, **own}
         removed = {name for name, value in own.items() if value is None}
         return {name: value for name, value in whole.items() if name not in removed}

@@ -91,7 +91,7 @@ def _feedback(router: Router) -> dict[str, Any]:
         "key_names": KeyStore(router.database).names(),
         "sources": raters_lately(router.ledger, decisions=LATELY, among=LOOKED_AT, limit=LISTED),
         "decisions": LATELY,
-        "quarantined": quarantined_decisions(router.ledger, limit=LISTED, among=LOOKED_AT)
+        "quarantined": quarantined_decisions(router.ledger, limit=LISTED, newest=LOOKED_AT)
         if counters.quarantined
         else (),
         "looked_at": LOOKED_AT,
@@ -152,7 +152,7 @@ def _chart(title: str, history: Overview, *, series: Sequence[Line], unit: str) 
     note = f"Dashed: the latest {_step_words(history)}, not over yet."
     if any(line.counts for line in series):
         note += f" Hollow: fewer than {FEW} ratings."
-    return draw_lines(title, at=at, series=series, unit=unit, times=True, from_zero=True, note=note)
+    return draw_lines(title, xs=at, series=series, unit=unit, times=True, from_zero=True, note=note)
 
 
 def earned_charts(history: Overview, *, cost_unit: str) -> list[Picture]:

@@ -305,7 +305,7 @@ def _sent_key(key: str | None) -> str | tuple[str, str] | None:
     """The key in the client's form; None without a key. Elastic shows a key as one text, or as "id:key"."""
     key = (key or "").strip()
     remedy = "put the key into this variable as Elastic shows it, without a line break"
-    check_header_value(key, what="the key of Elasticsearch", field="retriever.api_key_env", remedy=remedy)
+    check_header_value(key, source="the key of Elasticsearch", field="retriever.api_key_env", remedy=remedy)
     name, colon, secret = key.partition(":")
     return (name, secret) if colon else name or None
 

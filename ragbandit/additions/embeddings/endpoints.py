@@ -132,7 +132,7 @@ class EmbeddingsServer:
         if "total" in counts:  # Voyage reports only the total
             counts.setdefault("read", counts["total"])
         used = tokens_of(counts, read=estimate.read, written=0) or estimate
-        return charge(used, told=told, model=model, lists=self._prices).dollars
+        return charge(used, quoted=told, model=model, lists=self._prices).dollars
 
     async def ask(self, fields: Mapping[str, Any]) -> tuple[dict[str, Any], float | None]:
         """Returns (the reply, {} if it is not a JSON object; dollars in its headers or None).

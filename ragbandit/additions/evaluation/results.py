@@ -122,7 +122,7 @@ def comparisons_with_best(*, answered: Answered, qualities: Qualities, reward: R
         best = max((other for other in ways if other != arm), key=means.__getitem__)
         span, unit = reward.maximum - reward.minimum, cost_unit_of(reward)
         comparisons[arm] = paired(
-            arm, best, second_arm=ArmName(best), ours=ours, theirs=ways[best], span=span, unit=unit
+            arm, best, second_arm=ArmName(best), first_parts=ours, second_parts=ways[best], span=span, unit=unit
         )
     return comparisons
 

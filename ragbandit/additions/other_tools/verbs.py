@@ -121,7 +121,7 @@ def import_(
     """
     fields = {"decision_id": id_field, "rating": rating_field, "label": label_field, "reward": reward_field}
     fields |= {"event": event_field, "source": source_field, "rater": rater_field, "feedback_id": key_field}
-    with rereadable(file) as readable, open_store(config, registered=False) as (settings, ledger):
+    with rereadable(file) as readable, open_store(config, must_exist=False) as (settings, ledger):
         store = DecisionStore(
             ledger.database, label=ledger.label, text=settings.log.text, context=frozenset(settings.context)
         )

@@ -63,7 +63,7 @@ class RerankServer(Reranker):
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         for value in headers.values():
             remedy = "give only the key"
-            check_header_value(value, what="the key", field=f"{_SECTION}.api_key_env", remedy=remedy)
+            check_header_value(value, source="the key", field=f"{_SECTION}.api_key_env", remedy=remedy)
         address = _with_rerank_path(url)
         self._server = JsonServer(url=address, section=_SECTION, what="reranker", example=_EXAMPLE, headers=headers)
         self.name = model or self._server.shown_url

@@ -153,7 +153,7 @@ class Responses(ChatDoor[ResponseBody]):
         """Returns (the chat of a response, names of fields that it lacks). skip: number of messages before input."""
         sent, ignored = chat_of_items(fields, before=before, known=known)
         passed = bool(router_of(request).service.passing)
-        return read_chat(sent, at="input", skip=skip, passed=passed), short_names(ignored)
+        return read_chat(sent, path="input", skip=skip, passed=passed), short_names(ignored)
 
     @reads_body
     def _question(self, request: Request, /, body: ResponseBody, *, chat: Chat, **more: Any) -> ChatQuestion:

@@ -104,9 +104,9 @@ def told_in_reply(reply: Mapping[str, Any], *, before: float | None) -> float | 
     return told_dollars(reply, place="reply", before=before)
 
 
-def is_plausible(told: float, *, listed: float) -> bool:
+def is_plausible(quoted: float, *, listed: float) -> bool:
     """Whether a reported price counts. listed: the listed price; 0.0 without one."""
-    return 0.0 < told <= MAX_DOLLARS and not 0.0 < MOST_TIMES * listed < told
+    return 0.0 < quoted <= MAX_DOLLARS and not 0.0 < MOST_TIMES * listed < quoted
 
 
 def named_tier(source: Mapping[str, Any]) -> str:
@@ -122,7 +122,7 @@ def named_tier(source: Mapping[str, Any]) -> str:
 def charge(
     tokens: Tokens,
     *,
-    told: float | None,
+    quoted: float | None,
     model: str,
     lists: Mapping[str, Sequence[Any]],
     named: str | None = None,
@@ -131,21 +131,21 @@ def charge(
     assumed: Sequence[Any] = (),
 ) -> Cost:
     """The tokens, the dollars and the price of a call that ends now. A plausible price that the server reported
-    (`told`) takes precedence over a listed one, unless the list is preferred.
+    (`quoted`) takes precedence over a listed one, unless the list is preferred.
 
-    told: see `told_dollars`. lists: model -> listed prices. model: the configured model. named: the model by the reply
+    quoted: see `told_dollars`. lists: model -> listed prices. model: the configured model. named: the reply's model
     tier: see `named_tier`. assumed: prices that are assumed for a call without a price; () for none
     """
     listing = named if named is not None and named in lists else model
     prices, at = lists.get(listing), time.time()
     price: dict[str, Any] = {"tier": tier} if tier else {}
-    listed = None if prices is None else tokens.dollars(prices, tier=tier, at=at)
-    told = None if listed is not None and prefers == "listed" else told
-    is_told = told is not None and is_plausible(told, listed=listed or 0.0)
-    if told is not None and not is_told:
-        log.warning("the server of %s reported $%g for a call, which is implausible: it does not count", model, told)
-        price["refused"] = f"{told:g}"
-    row = None if is_told else met_row(prices or (), prompt=tokens.read, tier=tier, at=at)
+    listed = None if prices is None else tokens.dollars(prices, tier=tier, end=at)
+    quoted = None if listed is not None and prefers == "listed" else quoted
+    is_told = quoted is not None and is_plausible(quoted, listed=listed or 0.0)
+    if quoted is not None and not is_told:
+        log.warning("the server of %s reported $%g for a call, which is implausible: it does not count", model, quoted)
+        price["refused"] = f"{quoted:g}"
+    row = None if is_told else met_row(prices or (), prompt=tokens.read, tier=tier, end=at)
     price |= {"by": "told"} if is_told else {} if listing == model else {"model": listing}
     price |= {} if row is None else {"row": {name: row[name] for name in row if name not in PRICES}}
     is_assumed = not is_told and prices is None and len(assumed) > 0
@@ -155,8 +155,8 @@ def charge(
         cached_tokens=tokens.cached,
         cache_write_tokens=tokens.cache_write,
         reasoning_tokens=tokens.reasoning or 0,
-        dollars=(told if is_told else listed) or 0.0,
-        assumed_dollars=tokens.dollars(assumed, tier=tier, at=at) if is_assumed else 0.0,
+        dollars=(quoted if is_told else listed) or 0.0,
+        assumed_dollars=tokens.dollars(assumed, tier=tier, end=at) if is_assumed else 0.0,
         price=price,
     )
 

@@ -121,7 +121,7 @@ class EventReader:
                 line = lines[at]
                 # Most events are an object in one line.
                 is_event = line.startswith(_EVENT) and lines[at + 1] in EMPTY_LINES and not (self._lines or self._event)
-                events = self._pattern.match(lines, at=at) if is_event and self._pattern is not None else None
+                events = self._pattern.match(lines, start=at) if is_event and self._pattern is not None else None
                 if events is not None:
                     self._counts.count_events(len(events.texts), items=events.pattern.items)
                     values: list[Any] = [events]

@@ -162,7 +162,7 @@ def checked_key(options: OpenAiOptions) -> str | None:
         raise ConfigError(message, field=where, remedy=remedy)
     if key is not None:
         name, remedy = variable_or_hidden(options.api_key_env), "set that variable to the key and nothing else"
-        check_header_value(key, what=name, field=where, remedy=remedy)
+        check_header_value(key, source=name, field=where, remedy=remedy)
     return key
 
 
@@ -185,4 +185,4 @@ def check_options(options: OpenAiOptions) -> None:
             remedy = f"put it into the environment variable {variable_or_hidden(options.api_key_env)}"
             raise ConfigError("the key does not belong in the headers", field=f"{section}.headers", remedy=remedy)
         described, remedy = f"the value of {name}", "give only the value"
-        check_header_value(value, what=described, field=f"{section}.headers", remedy=remedy)
+        check_header_value(value, source=described, field=f"{section}.headers", remedy=remedy)

@@ -19,10 +19,10 @@ def check_address(url: str, *, field: str, remedy: str, query: bool = False) -> 
         raise ConfigError(f"{shown_address(url)!r} is not a url: {fault}", field=field, remedy=remedy)
 
 
-def check_header_value(value: str, *, what: str, field: str, remedy: str) -> None:
-    """Raises ConfigError, without the value, if no header can contain the value. what: the value's source."""
+def check_header_value(value: str, *, source: str, field: str, remedy: str) -> None:
+    """Raises ConfigError, without the value, if no header can contain the value. source: the value's source."""
     if value != value.strip() or not (value.isascii() and value.isprintable()):
-        message = f"{what} contains a line break, a space at an end, or a character that is not ASCII"
+        message = f"{source} contains a line break, a space at an end, or a character that is not ASCII"
         raise ConfigError(message, field=field, remedy=remedy)
 
 

@@ -36,18 +36,18 @@ class EventPattern:
             return None
         return cls(value, head=line[: found[0].start(1)], tail=line[found[0].end(1) :])
 
-    def match(self, lines: Sequence[bytes], *, at: int) -> "RepeatedEvents | None":
-        """The events of this pattern from `lines[at]` on, each with an empty line after it; None if there are none."""
-        head, tail, parse, texts, first = self._head, self._tail, json_values.parser(), list[str](), at
+    def match(self, lines: Sequence[bytes], *, start: int) -> "RepeatedEvents | None":
+        """The events of this pattern from `lines[start]` on, each followed by an empty line; None if there are none."""
+        head, tail, parse, texts, first = self._head, self._tail, json_values.parser(), list[str](), start
         begin, end = len(head), len(tail)
         with suppress(ValueError):  # half a surrogate pair, or another text that only Python's parser reads
-            while at + 1 < len(lines) and lines[at + 1] in EMPTY_LINES:
-                line = lines[at]
+            while start + 1 < len(lines) and lines[start + 1] in EMPTY_LINES:
+                line = lines[start]
                 if not (line.startswith(head) and line.endswith(tail) and len(line) > begin + end):
                     break
                 texts.append(parse(b'"%b"' % line[begin:-end]))
-                at += 2
-        return RepeatedEvents(self, texts, lines[first:at:2]) if texts else None
+                start += 2
+        return RepeatedEvents(self, texts, lines[first:start:2]) if texts else None
 
 
 class RepeatedEvents(NamedTuple):

@@ -72,16 +72,16 @@ class Tokens:
     #: whether `read` or `written` is an estimate
     estimated: bool = False
 
-    def dollars(self, prices: Sequence[Any], *, calls: int = 1, tier: str = "", at: float | None = None) -> float:
+    def dollars(self, prices: Sequence[Any], *, calls: int = 1, tier: str = "", end: float | None = None) -> float:
         """Price of these tokens.
 
         prices: dollars per million tokens, in the order of PRICES. The last four may be missing. Then cached_input and
             cache_write cost as much as input, reasoning as much as output, and cache_write_hour twice as much as input,
             as at Anthropic. Then optional rows, mappings with other prices under conditions: see `met_row`
         calls: number of calls that used the tokens; a row's condition on the prompt is tested with their mean prompt
-        tier, at: see `met_row`
+        tier, end: see `met_row`
         """
-        row = met_row(prices, prompt=self.read / max(calls, 1), tier=tier, at=at)
+        row = met_row(prices, prompt=self.read / max(calls, 1), tier=tier, end=end)
         named = row or dict(zip(PRICES, (one for one in prices if isinstance(one, int | float)), strict=False))
         of_input, of_output = named["input"], named["output"]
         defaults = of_input, of_output, of_input, of_input, of_output, 2.0 * of_input
@@ -92,24 +92,24 @@ class Tokens:
         return float(plain + self.cached * of_cached + writes + thoughts * of_thoughts) / 1e6
 
 
-def met_row(prices: Sequence[Any], *, prompt: float, tier: str, at: float | None) -> Mapping[str, Any] | None:
+def met_row(prices: Sequence[Any], *, prompt: float, tier: str, end: float | None) -> Mapping[str, Any] | None:
     """The last row of a list of prices whose conditions a call meets, see `PriceRow`; None if there is no such row.
 
-    prompt: tokens of the call's prompt. tier: tier of service, in small letters. at: end of the call, seconds since
-    1970; if it is None, the conditions of rows with hours are not met
+    prompt: tokens of the call's prompt. tier: tier of service, in small letters. end: end of the call, seconds
+    since 1970; if it is None, the conditions of rows with hours are not met
     """
     for row in reversed(prices):
         if isinstance(row, int | float):
             break
-        if prompt > row.get("above", -1) and row.get("tier", tier).lower() == tier and _is_within(row, at=at):
+        if prompt > row.get("above", -1) and row.get("tier", tier).lower() == tier and _is_within(row, ended=end):
             return row  # type: ignore[no-any-return] # a row of settings, or of a stored correction
     return None
 
 
-def _is_within(row: Mapping[str, Any], *, at: float | None) -> bool:
-    if at is None or "hours" not in row:
+def _is_within(row: Mapping[str, Any], *, ended: float | None) -> bool:
+    if ended is None or "hours" not in row:
         return "hours" not in row
-    now = f"{datetime.fromtimestamp(at, zone_of(row.get('zone', 'UTC'))):%H:%M}"
+    now = f"{datetime.fromtimestamp(ended, zone_of(row.get('zone', 'UTC'))):%H:%M}"
     return any(
         start <= now < end or (end <= start and not end <= now < start) for start, end in HOURS.findall(row["hours"])
     )

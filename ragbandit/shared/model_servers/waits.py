@@ -65,7 +65,7 @@ def asked_wait_s(*, headers: Mapping[str, str], body: object, message: str) -> f
 
 def is_daily_quota(body: object, *, message: str, after_s: float) -> bool:
     """Whether the quota of a day or a month is used up. Even then servers may name a short wait, `after_s`."""
-    names = (value for name, value in _fields(body, wanted=_QUOTA_NAMES) if isinstance(value, str))
+    names = (value for name, value in _fields(body, names=_QUOTA_NAMES) if isinstance(value, str))
     return any(map(_PER_DAY.search, (*names, message))) or (not after_s and _DAILY.search(message) is not None)
 
 
@@ -115,7 +115,7 @@ def _amount_s(text: str) -> float:
     return seconds
 
 
-def _fields(body: object, *, wanted: tuple[str, ...] = _FIELDS) -> Iterator[tuple[str, Any]]:
+def _fields(body: object, *, names: tuple[str, ...] = _FIELDS) -> Iterator[tuple[str, Any]]:
     """(name in lower case, value) of the wanted fields of a body, and of errors nested in it or in its texts."""
     waiting: list[tuple[object, int]] = [(body, 0)]
     for _ in range(_MOST):
@@ -129,7 +129,7 @@ def _fields(body: object, *, wanted: tuple[str, ...] = _FIELDS) -> Iterator[tupl
             continue
         if isinstance(value, Mapping):
             for name, inner in [*value.items()][:_MOST]:
-                if str(name).lower() in wanted:
+                if str(name).lower() in names:
                     yield str(name).lower(), inner
             waiting += [(inner, depth + 1) for inner in [*value.values()][:_MOST][::-1]]
         elif isinstance(value, list):

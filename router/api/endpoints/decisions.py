@@ -115,7 +115,7 @@ async def _decide_items(
 
     items: queries, Futures of queries that have to be rewritten, and errors.
     """
-    rewrites = await await_all(request, [entry for entry in items if isinstance(entry, Future)], what="decision_id")
+    rewrites = await await_all(request, [entry for entry in items if isinstance(entry, Future)], name="decision_id")
     rewritten = iter(rewrites)
     questions = [next(rewritten) if isinstance(entry, Future) else entry for entry in items]
     queries = [question for question in questions if isinstance(question, Query)]
@@ -145,7 +145,7 @@ async def _preview_items(
         elif isinstance(entry, RagBanditError):
             submitted.append(entry)
     waiting = [entry for entry in submitted if isinstance(entry, Future)]
-    done = await await_all(request, waiting, what="request")
+    done = await await_all(request, waiting, name="request")
     results = iter(done)
     entries = [next(results) if isinstance(entry, Future) else entry for entry in submitted]
     return [replies.preview_json(one) if isinstance(one, Decision) else error_item(one) for one in entries]
@@ -230,7 +230,7 @@ async def outcomes(body: OutcomeBody, request: Request) -> Response:
         reward, is_stored = router.settings.reward, router.store.has_outcome
         charged = partial(check_charged, outcome, cost=body.cost, reward=reward, is_stored=is_stored)
         await reads_of(request).run(charged)
-    new = await await_future(request, router.submit_outcome(outcome), what="decision_id")
+    new = await await_future(request, router.submit_outcome(outcome), name="decision_id")
     reply: reply_types.OutcomeReply = {"decision_id": body.decision_id, "duplicate": not new}
     saved = router.process.savings.of(outcome.cost)
     if saved is not None:

@@ -81,7 +81,7 @@ async def batch(body: FeedbackBatchBody, request: Request, idempotency_key: Batc
 
 async def store_judgements(request: Request, items: Sequence[Feedback]) -> list[Receipt | BaseException]:
     """Store and count judgements. Returns a receipt or an error for each. Raises Overloaded, CallerGone."""
-    receipts = await await_all(request, router_of(request).submit_feedback_batch(items), what="feedback_id")
+    receipts = await await_all(request, router_of(request).submit_feedback_batch(items), name="feedback_id")
     kept = [(item, receipt) for item, receipt in zip(items, receipts, strict=True) if isinstance(receipt, Receipt)]
     metrics: Metrics = request.app.state.metrics
     for item, receipt in kept:

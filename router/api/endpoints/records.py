@@ -68,7 +68,7 @@ async def _with_present_choice(request: Request, explained: Explanation) -> Expl
     query = replace(decision.query, id=None, session=None, unit="turn", arms=None, arm_by=None, sent=sent)
     query = replace(query, continues=NOTHING_CONTINUED, terms=NO_TERMS)
     try:
-        now = await await_future(request, router.preview(query, run_by=decision.run_by), what="decision_id")
+        now = await await_future(request, router.preview(query, run_by=decision.run_by), name="decision_id")
     except RagBanditError:  # no arm would be offered now
         return explained
     if now.arm == decision.arm:

@@ -170,7 +170,7 @@ class ChatExchange:
         made = query if headers_of(request).is_preview else router.conversations.rewrite(query)
         if isinstance(made, Query):
             return made
-        rewritten: Query = await await_future(request, made, what="Idempotency-Key")
+        rewritten: Query = await await_future(request, made, name="Idempotency-Key")
         return rewritten
 
     @property

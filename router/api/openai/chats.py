@@ -84,7 +84,7 @@ class Chat:
 def read_chat(
     sent: Mapping[str, Any],
     *,
-    at: str = "messages",
+    path: str = "messages",
     skip: int = 0,
     passed: bool,
     others: Mapping[str, Any] | None = None,
@@ -92,7 +92,7 @@ def read_chat(
 ) -> Chat:
     """Read the messages and parameters of a chat completion, known or not. Raises InvalidInput with the place.
 
-    at: name of the parameter that has the messages, for errors.
+    path: name of the parameter that has the messages, for errors.
     skip: number of messages that come before the parameter's messages.
     passed: whether an arm of this service passes chats on to a model. If so, long texts of `turns` are shortened, and a
     chat needs such an arm (CHAT) if only a model can read it, or if it does not end with a question. Otherwise a chat
@@ -101,11 +101,11 @@ def read_chat(
     encoding: JSON of the body from which `sent` was converted; None unless its characters were checked.
     """
     if not sent["messages"]:
-        raise InvalidInput(f'"{at}" is empty', field=at, remedy="send at least one message of the role user")
-    whole, encoding = _storable_fields(sent, at=at, encoding=encoding)
+        raise InvalidInput(f'"{path}" is empty', field=path, remedy="send at least one message of the role user")
+    whole, encoding = _stored_fields(sent, path=path, encoding=encoding)
     messages, needs = whole["messages"], _needed_abilities(whole)
     reader = _Reader(needs=needs, encoding=encoding)
-    turns = [reader.turn(message, at=f"{at}.{index - skip}") for index, message in enumerate(messages)]
+    turns = [reader.turn(message, path=f"{path}.{index - skip}") for index, message in enumerate(messages)]
     if reader.faults and not passed:
         raise reader.faults[0]
     results = results_of(messages)
@@ -134,7 +134,7 @@ def read_chat(
     return Chat(turns=tuple(texts), fields=whole, sent=read, hash=chat_hash, encoding=encoding)
 
 
-def _storable_fields(sent: Mapping[str, Any], *, at: str, encoding: Encoding | None) -> tuple[dict[str, Any], Encoding]:
+def _stored_fields(sent: Mapping[str, Any], *, path: str, encoding: Encoding | None) -> tuple[dict[str, Any], Encoding]:
     """Returns (fields for the model, their JSON) without empty lists and choices without tools: servers refuse them."""
     has_tools, whole, encodings = any(map(sent.get, _TOOLS)), dict[str, Any](), list[Encoding]()
     for name, value in sent.items():
@@ -142,7 +142,7 @@ def _storable_fields(sent: Mapping[str, Any], *, at: str, encoding: Encoding | N
         if name in OWN or is_meaningless or (name in _LISTS and value == []):
             continue
         if name not in TOKEN_LIMITS:
-            field = at if name == "messages" else name
+            field = path if name == "messages" else name
             whole[_replace_broken(name)], one = (value, encoding) if encoding else storable_field(value, field=field)
             encodings.append(one)
         elif (limit := token_limit(value, field=name)) is not None or value is None:
@@ -245,22 +245,22 @@ class _Reader:
         self.faults: list[InvalidInput] = []
         self.tokens = 0
 
-    def turn(self, message: Mapping[str, Any], *, at: str) -> Message | None:
+    def turn(self, message: Mapping[str, Any], *, path: str) -> Message | None:
         """The message as text; None if only a model reads messages of its role."""
         role, content = message.get("role"), message.get("content")
         if not isinstance(role, str) or role not in _ROLES:
             fault, remedy = f"{role!r:.80} is not a role of a message", f"use {', '.join(_ROLES)}"
-            self.faults.append(InvalidInput(fault, field=f"{at}.role", remedy=remedy))
+            self.faults.append(InvalidInput(fault, field=f"{path}.role", remedy=remedy))
             return None
         our_role, text = _ROLES[role], ""
         if isinstance(content, str):
             text = content
         elif isinstance(content, list):
             parts = enumerate(content)
-            text = "\n".join(self._part(part, at=f"{at}.content.{n}", asks=our_role == "user") for n, part in parts)
+            text = "\n".join(self._part(part, path=f"{path}.content.{n}", asks=our_role == "user") for n, part in parts)
         elif content is not None:  # an assistant that called a tool sends null
-            fault = f'"{at}.content" must be text or a list of parts'
-            self.faults.append(InvalidInput(fault, field=f"{at}.content", remedy="send a string"))
+            fault = f'"{path}.content" must be text or a list of parts'
+            self.faults.append(InvalidInput(fault, field=f"{path}.content", remedy="send a string"))
         self.tokens += self._tokens(message, text=text)
         return None if our_role is None else Message(role=our_role, text=text)
 
@@ -273,7 +273,7 @@ class _Reader:
                 _KNOWN_TOKENS.put(digest, tokens)
         return tokens
 
-    def _part(self, part: object, *, at: str, asks: bool) -> str:
+    def _part(self, part: object, *, path: str, asks: bool) -> str:
         """The part as text. asks: whether a user wrote the message; if not, a part without text is "", not a fault."""
         if not isinstance(part, dict):
             part = {"type": "text", "text": part}
@@ -289,10 +289,10 @@ class _Reader:
             return text
         if not asks:
             return ""
-        error = InvalidInput(f'"{at}.{key}" must be text', field=f"{at}.{key}", remedy="send a string")
+        error = InvalidInput(f'"{path}.{key}" must be text', field=f"{path}.{key}", remedy="send a string")
         if kind not in TEXT_PARTS:
             message = f"parts of messages are {', '.join([*TEXT_PARTS, *OTHER_PARTS])}, not {kind:.40}"
             remedy = "send its text as a part of the type text"
-            error = Unsupported(message, field=f"{at}.type", remedy=remedy)
+            error = Unsupported(message, field=f"{path}.type", remedy=remedy)
         self.faults.append(error)
         return f"[{kind:.40}]"

@@ -299,7 +299,7 @@ def chat_question(
     if has_turns or len(messages) > 1:  # a single plain question continues nothing, and is never continued
         origin = [tenant, caller.key, None if headers.session == session else headers.session]
         begin, start = earlier or (body_hash(origin), 0)
-        turns = hash_conversation(messages, begin=begin, start=start, encoding=chat.encoding)
+        turns = hash_conversation(messages, earlier_hash=begin, start=start, encoding=chat.encoding)
     hashed, calls, answered = turns
     question, asked, history, counts = question_and_history(chat.turns, settings=router.settings.conversation)
     query = Query(

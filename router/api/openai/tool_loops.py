@@ -25,13 +25,13 @@ _MOST_RESULTS: Final = 16
 
 
 def hash_conversation(
-    messages: Sequence[Any], *, begin: str, encoding: Encoding, start: int = 0
+    messages: Sequence[Any], *, earlier_hash: str, encoding: Encoding, start: int = 0
 ) -> tuple[str, tuple[str, ...], str | None]:
     """Hash a conversation. Returns (hash, keys of the tool calls that it may continue, key of its last answer).
 
     The calls are those of `continued_answers`. The key of the last answer is the hash up to it (`answer_key`), or its
     `calls_key` if it has calls; None if there is no answer, or if results of tools end the messages.
-    begin: hash of the messages before the index `start`. encoding: JSON of the messages, by which hashes are cached.
+    earlier_hash: hash of the messages before the index `start`. encoding: JSON of the messages; caches hashes.
     """
     hash_with = partial(_hash_with, encoding=encoding)
     answers = [(at, calls) for at, calls in continued_answers(messages) if at >= start]
@@ -40,7 +40,7 @@ def hash_conversation(
         is_turn = message.get("role") not in _SYSTEM
         kept.append({} if has_turn and not is_turn else message)
         has_turn = has_turn or is_turn
-    keys, state, at = list[str | None](), begin, start
+    keys, state, at = list[str | None](), earlier_hash, start
     for caller, calls in reversed(answers):
         state, at = hash_with(kept[at:caller], state=state), caller
         keys.append(calls_key(state, calls))

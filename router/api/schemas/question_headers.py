@@ -81,16 +81,16 @@ def headers_of(request: Request) -> QuestionHeaders:
     return request_state(request.scope).headers or _NOTHING
 
 
-def read_headers(request: Request, *, schema: ContextSchema, ruled: Collection[str], by_proxy: bool) -> None:
+def read_headers(request: Request, *, schema: ContextSchema, rule_keys: Collection[str], by_proxy: bool) -> None:
     """Read the headers of a request's questions, for `headers_of`. Raises InvalidInput.
 
-    schema: setting `context`. ruled: context keys that rules read. by_proxy: whether a trusted proxy sent the request.
+    schema: setting `context`. rule_keys: context keys that rules read. by_proxy: whether a trusted proxy sent it.
     """
     if not schema and _NAMES.isdisjoint(map(_name, request.scope["headers"])):
         return
     headers = request.headers
     request_state(request.scope).headers = QuestionHeaders(
-        context=_context(headers, schema=schema, ruled=ruled, by_proxy=by_proxy) if schema else {},
+        context=_context(headers, schema=schema, rule_keys=rule_keys, by_proxy=by_proxy) if schema else {},
         session=_first_id(headers, _SESSIONS, check=checked_session),
         agent=_agent(headers),
         message=_first_id(headers, _MESSAGES, check=partial(checked_text, most=_LONGEST_MESSAGE)),
@@ -151,13 +151,13 @@ def _arm(headers: Headers) -> ArmName | None:
     return ArmName(checked_text(sent, field=ARM, most=_LONGEST_ARM)) if sent else None
 
 
-def _context(headers: Headers, *, schema: ContextSchema, ruled: Collection[str], by_proxy: bool) -> dict[str, Json]:
+def _context(headers: Headers, *, schema: ContextSchema, rule_keys: Collection[str], by_proxy: bool) -> dict[str, Json]:
     context = dict[str, Json]()
     for key, declared in schema.items():
         if declared.header is None or (declared.proxy and not by_proxy):
             continue
         sent = [_decoded(value) for value in headers.getlist(declared.header)]
-        value = _ruled_value(sent, declared=declared) if key in ruled else _value(sent, declared=declared)
+        value = _ruled_value(sent, declared=declared) if key in rule_keys else _value(sent, declared=declared)
         if value is not None:
             context[key] = value
     return context
@@ -191,8 +191,8 @@ def _ruled_value(sent: Sequence[str], *, declared: ContextKey) -> Json:
     return value
 
 
-def _undecided(what: str, *, header: str, remedy: str) -> UndecidedRule:
-    return UndecidedRule(f"the header {header} {what}, and a rule reads it", field=header, remedy=remedy)
+def _undecided(fault: str, *, header: str, remedy: str) -> UndecidedRule:
+    return UndecidedRule(f"the header {header} {fault}, and a rule reads it", field=header, remedy=remedy)
 
 
 def _decoded(value: str) -> str:

@@ -67,8 +67,8 @@ class KeyRing:
         at = time.monotonic()
         return KeyCopy(keys=self._store.in_force(now=time.time()), at=at)
 
-    def _note(self, public_id: str, at: float) -> None:
+    def _note(self, public_id: str, now: float) -> None:
         try:
-            self._store.note_uses({public_id: at})
+            self._store.note_uses({public_id: now})
         except StoreError as error:
             log.warning("the use of an API key is not noted", extra={"action": "keys", "reason": error.message})

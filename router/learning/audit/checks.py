@@ -75,7 +75,7 @@ def _has_wrong_share(decision: Decision) -> bool:
     if held is None or held.first is None or held.until is None or held.then is None:
         return False  # the share is constant, as configured
     return held.learned is None or held.share != falling_share(
-        held.first, until=held.until, then=held.then, learned=held.learned
+        held.first, until=held.until, end=held.then, learned=held.learned
     )
 
 
@@ -257,20 +257,20 @@ class DeepCheck:
         is_first = decisions.c.turn_of.is_(None)  # no policy made the pmf of a later turn
         return [at, decisions.c.version == version, decisions.c.policy == self.ledger.label, is_first]
 
-    def _skip(self, versions: Sequence[str], *, why: str) -> None:
+    def _skip(self, versions: Sequence[str], *, cause: str) -> None:
         """Count the decisions of versions whose pmfs cannot be computed again."""
         count = sum(1 for version in versions for _ in self._decisions(version))
         self.verdict.deep_decisions += count
         self.verdict.not_checkable += count
         if count:
-            self.verdict.note(f"{count} decisions are not made again: {why}; their draws are checked by the logged pmf")
+            self.verdict.note(f"{count} decisions are not redrawn: {cause}; their draws are checked by the logged pmf")
 
     def _walk(self, algorithm: str, *, params: Mapping[str, Json], versions: Sequence[tuple[int, str]]) -> None:
         """Let a policy learn the ledger, and compare it with each version. versions: sorted (last update, name)."""
         if is_of_another_release(algorithm, params=params) and not _can_repeat_decisions(algorithm, params=params):
             stored = [version for _, version in versions if version in self.snapshots]
             self.verdict.not_compared += len(stored)
-            self._skip(stored, why=f"{algorithm} had other params in the release that made them")
+            self._skip(stored, cause=f"{algorithm} had other params in the release that made them")
             return
         try:
             policy = make_policy(algorithm, params=params)
@@ -415,7 +415,7 @@ def _redraw(decision: Decision, *, policy: Policy) -> DrawResult:
         floor=configured_floor(decision),
         fallback=decision.arm,
         seed=decision.seed,
-        raised=None if cold_start is None else cold_start.floors,
+        floors=None if cold_start is None else cold_start.floors,
         holdback=holdback_of(decision.facts),
         released=is_released(decision.facts),
     )

@@ -94,12 +94,12 @@ class RowCheck:
         self.verdict.fail("row_mismatches", text)
 
     @contextlib.contextmanager
-    def _readable(self, what: str) -> Iterator[None]:
-        """Turn errors of reading a changed row into a fault. what: the row in words"""
+    def _readable(self, row_name: str) -> Iterator[None]:
+        """Turn errors of reading a changed row into a fault. row_name: the row in words"""
         try:
             yield
         except (ValueError, TypeError, KeyError, AttributeError, AssertionError) as error:
-            self._fail(f"{what} cannot be read: {type(error).__name__}: {error}")
+            self._fail(f"{row_name} cannot be read: {type(error).__name__}: {error}")
 
     def _decisions(self, ids: Sequence[str]) -> dict[str, RowMapping]:
         return self._rows(decisions, decisions.c.id, ids, "id", "arm", "tenant", "api_key", "run_by", "facts")

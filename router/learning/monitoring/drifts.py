@@ -49,7 +49,7 @@ def drifts_of(connection: Connection, learning: Diagnosis | None, *, label: str)
             continue
         at = float(read[later - 1].made_at if later else read[0].made_at)
         word = _direction([row.value for row in read[later:]], after=[row.value for row in read[:later]])
-        what = f"{arm} {word} {_since(connection, arm, at=at, label=label)}"
+        what = f"{arm} {word} {_since(connection, arm, time=at, label=label)}"
         found.append(Change(at=at, arm=arm, what=what))
     return found
 
@@ -63,9 +63,9 @@ def _direction(before: list[float], *, after: list[float]) -> str:
     return "has changed"
 
 
-def _since(connection: Connection, arm: str, *, at: float, label: str) -> str:
+def _since(connection: Connection, arm: str, *, time: float, label: str) -> str:
     later = select(decisions.c.arm).where(
-        decisions.c.made_at > at, decisions.c.policy == label, decisions.c.turn_of.is_(None)
+        decisions.c.made_at > time, decisions.c.policy == label, decisions.c.turn_of.is_(None)
     )
     newest = later.order_by(decisions.c.made_at.desc()).limit(_LOOKED_AT).subquery()
     grouped = select(newest.c.arm, func.count().label("questions")).group_by(newest.c.arm)

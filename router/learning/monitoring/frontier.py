@@ -66,7 +66,7 @@ def frontier_of(
     def estimates_at(weight: float) -> tuple[list[Any], list[Any]]:
         queries = [replace(decision.query, cost_weight=weight) for decision in chosen]
         outputs = outputs_of(policy, queries, features=features, arms=arms)
-        drawn = draw_each(outputs, arms=arms, seeds=None, settings=settings, seen=policy.seen)
+        drawn = draw_each(outputs, arms=arms, seeds=None, settings=settings, learned=policy.seen)
         return [output.facts for output in outputs if isinstance(output, PolicyOutput)], [draw.pmf for draw in drawn]
 
     estimates, _ = estimates_at(0.0)

@@ -76,26 +76,26 @@ def first_uneven_stage(arms: Mapping[ArmName, ArmTotals]) -> SampleRatio | None:
         uneven_arms = _uneven_arms(
             {arm: pair for arm, pair in sums.items() if pair[1] > 0.0},
             alpha=FALSE_ALARMS / len(_STAGES),
-            matters=0.0 if stage in ("named", "drawn") else MATTERS,
+            min_difference=0.0 if stage in ("named", "drawn") else MATTERS,
         )
         if uneven_arms is not None:
             more, less = uneven_arms
-            sentence = _sentence(stage, arms, more=more, less=less)
+            sentence = _sentence(stage, arms, frequent=more, rare=less)
             return SampleRatio(stage=stage, sentence=f"{sentence} ({_REMEDY})")
     return None
 
 
 def _uneven_arms(
-    sums: Mapping[ArmName, tuple[float, float]], *, alpha: float, matters: float
+    sums: Mapping[ArmName, tuple[float, float]], *, alpha: float, min_difference: float
 ) -> tuple[ArmName, ArmName] | None:
     """Returns (arm with more rows, arm with fewer rows); None if the difference is small or may be chance."""
     if not sums:
         return None
     excess, spread = np.array(list(sums.values())).T
-    capital = log_capital(excess, spread=spread)
+    capital = log_capital(excess, variance=spread)
     if np.logaddexp.reduce(capital) - math.log(len(sums)) < -math.log(alpha):
         return None
-    differing = np.abs(excess) >= matters * spread
+    differing = np.abs(excess) >= min_difference * spread
     if not differing.any():
         return None
     names, surest = list(sums), int(np.argmax(np.where(differing, capital, -np.inf)))
@@ -103,33 +103,32 @@ def _uneven_arms(
     return (names[surest], names[less]) if excess[surest] > 0.0 else (names[more], names[surest])
 
 
-def log_capital(excess: Vector, *, spread: Vector) -> Vector:
-    """Log of the capital that bets on each arm's excess (rows minus expected rows) make from 1. spread: its variance"""
-    stake = spread[:, None] * (np.expm1(_BETS) - _BETS)
+def log_capital(excess: Vector, *, variance: Vector) -> Vector:
+    """Log of the capital that bets on each arm's excess (rows minus expected rows) make from 1. variance: of excess"""
+    stake = variance[:, None] * (np.expm1(_BETS) - _BETS)
     bets = np.concatenate([excess[:, None] * _BETS - stake, -excess[:, None] * _BETS - stake], axis=1)
     return np.asarray(np.logaddexp.reduce(bets, axis=1) - math.log(bets.shape[1]))
 
 
-def _sentence(stage: SampleStage, arms: Mapping[ArmName, ArmTotals], *, more: ArmName, less: ArmName) -> str:
+def _sentence(stage: SampleStage, arms: Mapping[ArmName, ArmTotals], *, frequent: ArmName, rare: ArmName) -> str:
     if stage == "named":
-        counts = f"under ids that callers named, arm {more} was drawn more often and {less} less often"
+        counts = f"under ids that callers named, arm {frequent} was drawn more often and {rare} less often"
         reason = "callers choose ids by what they draw, or repeat questions until another arm comes, or rows are lost"
         return f"{counts} than the logged probabilities promise: {reason}; no comparison of arms counts"
     if stage == "drawn":
-        totals = arms[less]
+        totals = arms[rare]
         promised = totals.decided - totals.drawn_excess
-        counts = f"arm {less} was drawn {totals.decided:,} times where the logged probabilities promise {promised:,.0f}"
-        return (
-            f"{counts}, and {more} more often than they promise: no comparison of arms counts until lost rows are found"
-        )
-    shares = [_share(stage, arms[arm]) for arm in (more, less)]
+        counts = f"arm {rare} was drawn {totals.decided:,} times where the logged probabilities promise {promised:,.0f}"
+        more_often = f"{frequent} more often than they promise"
+        return f"{counts}, and {more_often}: no comparison of arms counts until lost rows are found"
+    shares = [_share(stage, arms[arm]) for arm in (frequent, rare)]
     if stage == "ended":
         rows, wait = "draws with an outcome", "comparisons of arms wait until every draw has its outcome, failures too"
     else:
         rows, wait = "answers rated", "comparisons of quality wait until ratings come evenly, or label a random share"
     if shares[0] <= shares[1]:  # the policy changed meanwhile, so the shares do not show the difference
-        return f"arm {more} has more and {less} fewer {rows} than the logged probabilities promise: {wait}"
-    return f"arm {more} has {percent(shares[0])} of its {rows} and {less} {percent(shares[1])}: {wait}"
+        return f"arm {frequent} has more and {rare} fewer {rows} than the logged probabilities promise: {wait}"
+    return f"arm {frequent} has {percent(shares[0])} of its {rows} and {rare} {percent(shares[1])}: {wait}"
 
 
 def _share(stage: SampleStage, totals: ArmTotals) -> float:

@@ -99,24 +99,24 @@ class AnswerRows:
         for ours, value in values.items():
             question.values.setdefault(ours, {})[arm] = value
 
-    def _column(self, ours: str) -> str:
+    def _column(self, key: str) -> str:
         """The column of the file, for messages."""
-        return self.form.columns.get(ours) or self.form.context.get(ours.removeprefix("context."), ours)
+        return self.form.columns.get(key) or self.form.context.get(key.removeprefix("context."), key)
 
-    def _cell(self, entry: Mapping[str, Any], ours: str) -> Any:
+    def _cell(self, entry: Mapping[str, Any], key: str) -> Any:
         """The value of our key; None if it is missing or blank."""
-        column = self.form.columns.get(ours)
+        column = self.form.columns.get(key)
         value = None if column is None else column_value(entry, column)
         return None if cells.is_empty(value) or (isinstance(value, str) and not value.strip()) else value
 
     def _converted(
-        self, entry: Mapping[str, Any], ours: str, *, kind: Callable[[Any], Any], faults: list[InvalidInput]
+        self, entry: Mapping[str, Any], key: str, *, kind: Callable[[Any], Any], faults: list[InvalidInput]
     ) -> Any:
         """The value of our key; None if it is missing or cannot be used, which adds to `faults`."""
-        column, value = self._column(ours), self._cell(entry, ours)
+        column, value = self._column(key), self._cell(entry, key)
         try:
             if value is None:
-                remedy = f"every row has a value of {column} ({ours})" if column != ours else "every row has a value"
+                remedy = f"every row has a value of {column} ({key})" if column != key else "every row has a value"
                 raise InvalidInput("the value is missing", field=column, remedy=remedy)
             return cells.convert_value(kind, value, field=column)
         except InvalidInput as error:

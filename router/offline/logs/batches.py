@@ -109,9 +109,9 @@ def column_of(field: str) -> str:
 
 def drawn_flags(batch: Any) -> Flags:
     """Flags of rows: True if the arm was drawn, except rows chosen for a label or score by their expected value."""
-    left_out = _with_fact(batch, UNDRAWN, holds=lambda fact: isinstance(fact, Mapping))
+    left_out = _with_fact(batch, UNDRAWN, test=lambda fact: isinstance(fact, Mapping))
     for source, key in _REQUESTS.items():
-        chosen = _with_fact(batch, (key,), holds=_is_for_its_value, pattern_of_value=_ASKED)
+        chosen = _with_fact(batch, (key,), test=_is_for_its_value, pattern_of_value=_ASKED)
         if chosen.any() and "reward" in batch.schema.names:
             chosen = chosen & _equals(compute.struct_field(batch.column("reward"), "judged_by"), source)
         left_out = left_out | chosen
@@ -128,9 +128,9 @@ def _is_for_its_value(request: Json) -> bool:
 
 
 def _with_fact(
-    batch: Any, keys: Sequence[str], *, holds: Callable[[Json], bool] = lambda _fact: True, pattern_of_value: str = ""
+    batch: Any, keys: Sequence[str], *, test: Callable[[Json], bool] = lambda _fact: True, pattern_of_value: str = ""
 ) -> Flags:
-    """Flags of rows: True if a fact with one of these keys holds. pattern_of_value: pattern that must follow a key"""
+    """Flags of rows: True if a fact with one of these keys fits. pattern_of_value: pattern that must follow a key"""
     if "facts" not in batch.schema.names:
         return np.zeros(batch.num_rows, dtype=np.bool_)
     # Most rows have none of the facts, so only texts with the pattern are parsed. The pattern alone proves nothing.
@@ -141,7 +141,7 @@ def _with_fact(
         has_one = compute.match_substring_regex(texts, pattern).to_numpy(zero_copy_only=False).astype(np.bool_)
         for place in np.flatnonzero(has_one):
             facts = object_or_empty(texts[place].as_py())
-            has_one[place] = any(key in facts and holds(facts[key]) for key in keys)
+            has_one[place] = any(key in facts and test(facts[key]) for key in keys)
         return list(map(bool, has_one))
 
     return _convert_distinct(batch.column("facts"), flags, null=False)
@@ -208,7 +208,7 @@ class _DecodedBatch:
         priced = None
         if "cost_weight" in names:
             priced = np.asarray(batch.column("cost_weight").is_valid().to_numpy(zero_copy_only=False))
-        lines = _optional(batch, LINE, otherwise=np.zeros(0, dtype=np.intp))
+        lines = _optional(batch, LINE, default=np.zeros(0, dtype=np.intp))
         return Log(
             arms=spec.arms,
             keys=keys,
@@ -227,7 +227,7 @@ class _DecodedBatch:
             priced=priced,
             made_at=times_of(batch),
             judged=_equals(texts["judged_by"], "judge") if "judged_by" in texts else None,
-            partial=_with_fact(batch, (ONLY_PROPENSITY,), holds=lambda fact: fact is True),
+            partial=_with_fact(batch, (ONLY_PROPENSITY,), test=lambda fact: fact is True),
             imported=_with_fact(batch, (IMPORTED,)),
             features=features,
             encoder_hash=self._encoders()[0] or "" if features is not None and "encoder_hash" in names else "",
@@ -371,7 +371,7 @@ class _DecodedBatch:
         """The reason why the reader of rows refuses this row."""
         record = self.batch.slice(row, 1).to_pylist()[0]
         try:
-            parse_record(record, line=1, defaults=RewardSettings(), seen=tuple)
+            parse_record(record, line=1, defaults=RewardSettings(), arms_of_rows=tuple)
         except InvalidInput as error:
             return self._invalid(row, error.field or "", error.message, error.remedy or "")
         return self._invalid(row, "", "the row cannot be used", "a row needs id, arms, pmf, arm and reward")
@@ -416,13 +416,13 @@ def _offsets(column: Any) -> Indices:
     return np.asarray(ends - ends[0], dtype=np.intp)
 
 
-def _optional(batch: Any, name: str, *, otherwise: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _optional(batch: Any, name: str, *, default: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if name not in batch.schema.names:
-        return otherwise
+        return default
     column = batch.column(name)
-    return np.asarray(column.fill_null(otherwise.dtype.type(0).item()).to_numpy(zero_copy_only=False))
+    return np.asarray(column.fill_null(default.dtype.type(0).item()).to_numpy(zero_copy_only=False))
 
 
 def times_of(batch: Any) -> Vector:
     """The time of each decision, seconds since the epoch; 0 if it is not known."""
-    return _optional(batch, "made_at", otherwise=np.zeros(batch.num_rows)).astype(np.float64)
+    return _optional(batch, "made_at", default=np.zeros(batch.num_rows)).astype(np.float64)

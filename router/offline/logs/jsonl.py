@@ -51,14 +51,14 @@ from ragbandit.shared.texts.plain_values import is_missing, plain_tree
 from ragbandit.shared.types import MAX_ARMS, MAX_WEIGHT, Budget, Decision, JudgedBy, Query, Reward, RewardSource, RunBy
 
 
-def _upto(most: int | None, *, least: int = 0) -> StringConstraints:
-    return StringConstraints(pattern=r"^[^\x00]*$", min_length=least, max_length=most)
+def _upto(most: int | None, *, minimum: int = 0) -> StringConstraints:
+    return StringConstraints(pattern=r"^[^\x00]*$", min_length=minimum, max_length=most)
 
 
 _AsText: Final = BeforeValidator(cells.text)
 _Text = Annotated[str, _upto(None), _AsText]
 _Text64 = Annotated[str, _upto(64), _AsText]
-_Name = Annotated[str, _upto(64, least=1), _AsText]
+_Name = Annotated[str, _upto(64, minimum=1), _AsText]
 _AsTexts: Final = BeforeValidator(cells.texts)
 _Names = Annotated[tuple[Annotated[str, _upto(64)], ...], _AsTexts]
 _Price = Annotated[str, StringConstraints(min_length=1, max_length=64), AfterValidator(price_value), _AsText]
@@ -106,7 +106,7 @@ class _Row(BaseModel):
 
     model_config = ConfigDict(allow_inf_nan=False)
 
-    id: Annotated[str, _upto(None, least=1), _AsText]
+    id: Annotated[str, _upto(None, minimum=1), _AsText]
     seq: Annotated[int, Field(ge=0, lt=2**63), _AsWhole] | None = None
     made_at: _Seconds = 0.0
     text: _Text = ""
@@ -116,7 +116,7 @@ class _Row(BaseModel):
     budget: Annotated[_Caps, _AsMembers] = Field(default_factory=_Caps)
     price: _Price | None = None
     aim: _Members = Field(default_factory=dict)
-    arms: Annotated[tuple[Annotated[str, _upto(64, least=1)], ...], _AsTexts]
+    arms: Annotated[tuple[Annotated[str, _upto(64, minimum=1)], ...], _AsTexts]
     pmf: tuple[float, ...]
     scores: Annotated[tuple[float, ...], BeforeValidator(cells.numbers)] | None = None
     arm: _Text64
@@ -188,11 +188,11 @@ def parse_rows(
     parsers: Iterable[tuple[int, Callable[[], Record]]],
     *,
     defaults: RewardSettings,
-    seen: Callable[[], Sequence[str]] = tuple,
+    arms_of_rows: Callable[[], Sequence[str]] = tuple,
 ) -> Iterator[Logged | BadRow]:
     """Yield the rows of a file, given as line numbers and parsers of lines; unusable rows become BadRow.
 
-    seen: the arms of all rows, for rows with a propensity that do not say which arms were offered.
+    arms_of_rows: the arms of all rows, for rows with a propensity that do not say which arms were offered.
     A row without a version must offer at least two arms. A row with a version may offer one, since the service logs
     such rows if the caller allows only one arm.
     """
@@ -200,7 +200,7 @@ def parse_rows(
     width: int | None = None
     for line, parse in parsers:
         try:
-            row = parse_record(parse(), line=line, defaults=defaults, seen=seen)
+            row = parse_record(parse(), line=line, defaults=defaults, arms_of_rows=arms_of_rows)
             key, features = row.decision.id, row.decision.features
             if key in line_of:
                 raise InvalidInput(
@@ -217,9 +217,9 @@ def parse_rows(
 
 
 def parse_record(
-    record: Mapping[str, Any], *, line: int, defaults: RewardSettings, seen: Callable[[], Sequence[str]]
+    record: Mapping[str, Any], *, line: int, defaults: RewardSettings, arms_of_rows: Callable[[], Sequence[str]]
 ) -> Logged:
-    """Convert and check a record. seen: see `parse_rows`. Raises InvalidInput, with the field."""
+    """Convert and check a record. arms_of_rows: see `parse_rows`. Raises InvalidInput, with the field."""
     record = nest_columns(record, heads=("pmf", "reward", "context"))
     present = {
         name: value
@@ -227,7 +227,7 @@ def parse_record(
         if name in KEYS and not is_missing(value) and (type(value) is not str or value or name in _BLANK)
     }
     if "pmf" not in present and {"arm", "propensity"} <= present.keys():
-        present |= _with_even_pmf(present, seen=seen)
+        present |= _with_even_pmf(present, arms_of_rows=arms_of_rows)
     elif "pmf" not in present and {"id", "arms", "arm", "reward"} <= present.keys():
         remedy = "log the probability of every arm, or as propensity that of the drawn arm"
         raise InvalidInput("the value is missing", field="pmf", remedy=remedy)
@@ -265,9 +265,9 @@ def parse_record(
     )
 
 
-def _with_even_pmf(present: Record, *, seen: Callable[[], Sequence[str]]) -> Record:
+def _with_even_pmf(present: Record, *, arms_of_rows: Callable[[], Sequence[str]]) -> Record:
     """The pmf of a row that has only the propensity. If it is a guess, the row gets the fact ONLY_PROPENSITY."""
-    arms = convert_value(cells.texts, present["arms"], field="arms") if "arms" in present else list(seen())
+    arms = convert_value(cells.texts, present["arms"], field="arms") if "arms" in present else list(arms_of_rows())
     if len(arms) < 2 and "arms" not in present:
         raise InvalidInput("the value is missing", field="arms", remedy=_EVERY_ARM)
     drawn = convert_value(cells.cell_number, present["propensity"], field="propensity")
@@ -364,7 +364,7 @@ def read_rows(path: str | Path, *, defaults: RewardSettings | None = None) -> It
     """
     file, keys = Path(path), ("arm", "id")
     seen = cache(partial(_arms_seen, file, keys=keys))
-    return parse_rows(log_records(file, keys=keys), defaults=defaults or RewardSettings(), seen=seen)
+    return parse_rows(log_records(file, keys=keys), defaults=defaults or RewardSettings(), arms_of_rows=seen)
 
 
 def _arms_seen(file: Path, *, keys: Sequence[str]) -> Sequence[str]:

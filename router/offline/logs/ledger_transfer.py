@@ -36,7 +36,7 @@ from ragbandit.router.storage.rows.outcome_rows import outcome_row
 from ragbandit.router.storage.rows.waiting import labels_in_use, lock_rows
 from ragbandit.router.storage.sql.bulk_insert import Row, insert_new
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Moves
+from ragbandit.router.storage.sql.counters import Increments
 from ragbandit.router.storage.sql.leases import lease_holder
 from ragbandit.router.storage.sql.tables import QUERIED_FACTS, closures, decisions, feedback, outcomes, updates, waiting
 from ragbandit.shared.errors import Conflict, InvalidInput, NotReady, StoreError
@@ -134,9 +134,9 @@ def import_rows(
             # Decisions of the log may be in the store already, so the ledger first takes over the store's decisions.
             while inherit(ledger, holder=holder) != "done":
                 hold()
-            with ledger.writing(holder=holder) as (connection, moves, end):
+            with ledger.writing(holder=holder) as (connection, tally, end):
                 import_page = _ImportPage.of(page, connection=connection, **common)
-                added = import_page.write(moves, end=end, now=time.time())
+                added = import_page.write(tally, end=end, now=time.time())
             counts = counts.merged(ImportCounts(added=len(added), known=len(page) - len(added)))
             progress(counts)
     finally:
@@ -247,20 +247,20 @@ class _ImportPage:
         self._check_decisions(new_ids=())
         self._learned_ids()
 
-    def write(self, moves: Moves, *, end: int, now: float) -> list[Logged]:
+    def write(self, tally: Increments, *, end: int, now: float) -> list[Logged]:
         """Write the rows that the ledger lacks, from seq end + 1. Returns the written rows. Raises Conflict."""
         inserted = insert_new(self.connection, decisions, list(self.decision_rows.values()), key="id")
         new_ids: set[str] = set(compress(self.decision_rows, inserted))
-        moves.add("decided", len(new_ids))
+        tally.add("decided", len(new_ids))
         self._check_decisions(new_ids=new_ids)
         learned_ids = self._learned_ids()
         added = [row for row in self.rows if row.decision.id not in learned_ids]
-        self._remove_waiting([row for row in added if row.decision.id not in new_ids], moves=moves)
+        self._remove_waiting([row for row in added if row.decision.id not in new_ids], tally=tally)
         if added:
             values = [self._update_row(row, seq=end + number) for number, row in enumerate(added, start=1)]
             self.connection.execute(insert(updates), values)
-            moves.count_updates(values)
-        self._complete_new([row for row in added if row.decision.id in new_ids], moves=moves, now=now)
+            tally.count_updates(values)
+        self._complete_new([row for row in added if row.decision.id in new_ids], tally=tally, now=now)
         return added
 
     def _check_decisions(self, *, new_ids: Collection[str]) -> None:
@@ -294,7 +294,7 @@ class _ImportPage:
             learned_ids.add(row.decision.id)
         return learned_ids
 
-    def _remove_waiting(self, rows: Sequence[Logged], *, moves: Moves) -> None:
+    def _remove_waiting(self, rows: Sequence[Logged], *, tally: Increments) -> None:
         """Remove the rows' decisions from the waiting list. Raises Conflict if this ledger has closed one of them."""
         if not rows:
             return
@@ -306,7 +306,7 @@ class _ImportPage:
             if row.decision.id not in waiting_ids:
                 raise self._conflict(row, "id", f"this ledger has closed {row.decision.id!r} without learning it")
         self.connection.execute(delete(waiting).where(in_ledger))
-        moves.count_waiting(waiting_rows, sign=-1)
+        tally.count_waiting(waiting_rows, sign=-1)
 
     def _update_row(self, row: Logged, *, seq: int) -> dict[str, Any]:
         decision, label = row.decision, self.ledger.label
@@ -316,7 +316,7 @@ class _ImportPage:
         update = make_update(decision, row.reward, label=label, seq=seq, now=learned_at, feedback_ids=ids)
         return update_row(update, feedback_at=row.feedback_at)
 
-    def _complete_new(self, rows: Sequence[Logged], *, moves: Moves, now: float) -> None:
+    def _complete_new(self, rows: Sequence[Logged], *, tally: Increments, now: float) -> None:
         if not rows:
             return
         labels = labels_in_use(self.connection, label=self.ledger.label)() - {self.ledger.label}
@@ -327,10 +327,10 @@ class _ImportPage:
         ]
         if closed:
             self.connection.execute(insert(closures), closed)
-            moves.count_closures(closed)
+            tally.count_closures(closed)
         self.connection.execute(insert(outcomes), [outcome_row(self._outcome(row)) for row in rows])
         judged = [feedback_row(_feedback(row)) for row in rows if row.reward.source == "explicit"]
-        moves.add("feedback", sum(insert_new(self.connection, feedback, judged, key="id")))
+        tally.add("feedback", sum(insert_new(self.connection, feedback, judged, key="id")))
 
     def _outcome(self, row: Logged) -> Outcome:
         made_by: dict[str, Json] = {IMPORTED: self.origin}

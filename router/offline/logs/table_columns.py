@@ -58,9 +58,9 @@ def parse_columns(texts: Sequence[str]) -> dict[str, str]:
     return named
 
 
-def _of_arm(ours: str) -> tuple[str, str] | None:
+def _of_arm(key: str) -> tuple[str, str] | None:
     """(our key, arm) of "correct.mini"; None for another name."""
-    head, _, arm = ours.partition(".")
+    head, _, arm = key.partition(".")
     return (head, arm) if arm and head in BY_ARM else None
 
 
@@ -146,7 +146,7 @@ def table_form(sample: Sequence[Mapping[str, Any]], *, named: Mapping[str, str],
     named: our key -> column, as the user names them. schema: columns with the name of a declared key become context.
     """
     known = _SampleColumns(sample)
-    asked = {ours: known.find(theirs, of=ours) for ours, theirs in named.items() if theirs}
+    asked = {ours: known.find(theirs, key=ours) for ours, theirs in named.items() if theirs}
     missing = [f"{named[ours]} ({ours})" for ours, column in asked.items() if column is None]
     if missing and sample:  # if no record is usable, the faults of the records are reported later
         raise known.lacking(", ".join(missing), remedy="name columns of the file, such as --columns arm=COLUMN")
@@ -162,7 +162,7 @@ def table_form(sample: Sequence[Mapping[str, Any]], *, named: Mapping[str, str],
     columns = {
         ours: column
         for ours, column in columns.items()
-        if _of_arm(ours) is None and not known.is_value(column, of=ours)
+        if _of_arm(ours) is None and not known.is_value(column, key=ours)
     }
     if is_long:
         columns = _long_columns(known, columns=columns, unread=unread)
@@ -235,7 +235,7 @@ def _arms_of(known: "_SampleColumns", *, columns: Mapping[str, str], unread: Col
     for ours, column in columns.items():
         if (of_arm := _of_arm(ours)) is not None:
             of_arms.setdefault(of_arm[0], {})[of_arm[1]] = (column,)
-    values = {ours: column for ours, column in columns.items() if known.is_value(column, of=ours)}
+    values = {ours: column for ours, column in columns.items() if known.is_value(column, key=ours)}
     below = known.arms_below(_outcome_head(known, columns))
     outcomes = of_arms.get("correct", {}) or dict.fromkeys(below, ())
     found = arm_columns(known.sample, outcomes=outcomes, named=values).paths
@@ -259,25 +259,25 @@ class _SampleColumns:
         for name in self.names:
             self._plain.setdefault(plain_name(name), name)
 
-    def find(self, name: str, *, of: str = "") -> str | None:
-        """The column with this name, also in another case or with other signs. of: our key for the column's values."""
+    def find(self, name: str, *, key: str = "") -> str | None:
+        """The column with this name, also in another case or with other signs. key: our key for the column's values."""
         if name in self.names:
             return name
-        if of in BY_ARM and any(_is_below(column, name) for column in self.names):
+        if key in BY_ARM and any(_is_below(column, name) for column in self.names):
             return name
-        if self.is_value(name, of=of):
+        if self.is_value(name, key=key):
             return name
         return self._plain.get(plain_name(name)) if plain_name(name) else None
 
-    def is_value(self, name: str, *, of: str) -> bool:
-        """Whether columns are named by an arm and this name of a value, as MODEL|total_cost. of: our key of values."""
+    def is_value(self, name: str, *, key: str) -> bool:
+        """Whether columns are named by an arm and this name of a value, as MODEL|total_cost. key: our key of values."""
         is_column = name in self.names or plain_name(name) in self._plain
         is_head = not is_column and not any(_is_below(column, name) for column in self.names)
-        return of in BY_ARM and is_head and plain_name(name) in self._values
+        return key in BY_ARM and is_head and plain_name(name) in self._values
 
-    def usual(self, ours: str, *, with_numbers: bool = False) -> str | None:
+    def usual(self, key: str, *, with_numbers: bool = False) -> str | None:
         """The first column with our name or a usual one. with_numbers: only if it has numbers or words for numbers."""
-        columns = filter(None, map(self.find, (ours, *USUAL.get(ours, ()))))
+        columns = filter(None, map(self.find, (key, *USUAL.get(key, ()))))
         return next((column for column in columns if not with_numbers or self._has_numbers(column)), None)
 
     def arms_below(self, name: str) -> frozenset[str]:
@@ -311,9 +311,9 @@ class _SampleColumns:
             return True
         return False
 
-    def lacking(self, what: str, *, remedy: str) -> InvalidInput:
+    def lacking(self, value_name: str, *, remedy: str) -> InvalidInput:
         named = ", ".join(f"{name:.80}" for name in self.names[:40]) + (" ..." if len(self.names) > 40 else "")
-        return InvalidInput(f"the file has no column {what}; it has {named}", field="columns", remedy=remedy)
+        return InvalidInput(f"the file has no column {value_name}; it has {named}", field="columns", remedy=remedy)
 
 
 def _names(entry: Mapping[str, Any]) -> Iterator[str]:
@@ -331,5 +331,5 @@ def _is_below(column: str, head: str) -> bool:
     return column.startswith(head) and column[len(head) : -1][:1] in {*SIGNS}
 
 
-def _scale_note(ours: str, theirs: str) -> str:
-    return " / 1000" if is_in_milliseconds(ours, column=theirs) else ""
+def _scale_note(key: str, column: str) -> str:
+    return " / 1000" if is_in_milliseconds(key, column=column) else ""

@@ -68,9 +68,9 @@ ARM: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 MOST_AMOUNT: Final = 1e9
 
 
-def arm_name(theirs: str) -> str:
+def arm_name(model: str) -> str:
     """The name of a model as an arm may have it: other signs become _. The result may still be invalid, see ARM."""
-    return theirs if ARM.fullmatch(theirs) else re.sub(r"[^A-Za-z0-9_.-]+", "_", theirs).strip("_")
+    return model if ARM.fullmatch(model) else re.sub(r"[^A-Za-z0-9_.-]+", "_", model).strip("_")
 
 
 def column_value(entry: Mapping[str, Any], column: str) -> Any:
@@ -88,8 +88,8 @@ def column_value(entry: Mapping[str, Any], column: str) -> Any:
 _MILLISECONDS: Final = re.compile(r"(?:.*[\W_])?(?:ms|milliseconds|millis)|.*Ms", re.DOTALL)
 
 
-def is_in_milliseconds(ours: str, *, column: str) -> bool:
-    return ours.startswith("seconds") and _MILLISECONDS.fullmatch(column) is not None
+def is_in_milliseconds(key: str, *, column: str) -> bool:
+    return key.startswith("seconds") and _MILLISECONDS.fullmatch(column) is not None
 
 
 def as_quality(value: Any) -> float:

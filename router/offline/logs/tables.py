@@ -467,7 +467,7 @@ def arm_rows(
             source="code",
             received_at=now,
         )
-        earned = explicit_reward((rating,), outcome=outcome, settings=reward, how="first")
+        earned = explicit_reward((rating,), outcome=outcome, settings=reward, method="first")
         rows.append(Logged(decision=decision, reward=earned, seq=first + number))
     return rows
 

@@ -99,7 +99,7 @@ class CandidatePolicy:
         arms = [self.updates[index].arms for index in batch]
         features = None if self._features is None else self._features[batch]
         outputs = outputs_of(self.policy, queries, features=features, arms=arms)
-        draws = draw_each(outputs, arms=arms, seeds=None, settings=self._settings, seen=self.policy.seen)
+        draws = draw_each(outputs, arms=arms, seeds=None, settings=self._settings, learned=self.policy.seen)
         for draw in draws:
             if draw.fault is not None:
                 self.faults += 1

@@ -272,16 +272,16 @@ class Shortfall:
             arrays[f"rewards/{arm}"] = np.array([self.rows[arm], self._sums[arm]])
         return arrays
 
-    def restore(self, arrays: Arrays, *, seen: Iterable[ArmName]) -> None:
-        """Load a saved state. seen: the arms whose rows the policy has learned. Raises SnapshotError."""
+    def restore(self, arrays: Arrays, *, learned_arms: Iterable[ArmName]) -> None:
+        """Load a saved state. learned_arms: the arms whose rows the policy has learned. Raises SnapshotError."""
         names = _NUMBERS.split()
         shapes = {"shortfall": (len(names),)} | {f"incumbent/{unit}": (4,) for unit in UNITS}
-        checked_arrays(arrays, shapes=shapes | {f"rewards/{arm}": (2,) for arm in seen})
+        checked_arrays(arrays, shapes=shapes | {f"rewards/{arm}": (2,) for arm in learned_arms})
         for name, value in zip(names, arrays["shortfall"].tolist(), strict=True):
             setattr(self, name, value)
         self.means = {unit: _Mean(*arrays[f"incumbent/{unit}"].tolist()) for unit in UNITS}
-        self.rows = {arm: int(arrays[f"rewards/{arm}"][0]) for arm in seen}
-        self._sums = {arm: float(arrays[f"rewards/{arm}"][1]) for arm in seen}
+        self.rows = {arm: int(arrays[f"rewards/{arm}"][0]) for arm in learned_arms}
+        self._sums = {arm: float(arrays[f"rewards/{arm}"][1]) for arm in learned_arms}
 
 
 def _inner_policy(policy: str, *, params: Mapping[str, Json], context: Mapping[str, Json] | None) -> Policy:
@@ -474,7 +474,7 @@ class ConservativePolicy(HasParams):
     def restore(self, arrays: Arrays, facts: Facts) -> None:
         shortfall = {name: array for name, array in arrays.items() if not name.startswith(_INNER)}
         inner = {name.removeprefix(_INNER): array for name, array in arrays.items() if name not in shortfall}
-        self.shortfall.restore(shortfall, seen=restored_counts(facts))
+        self.shortfall.restore(shortfall, learned_arms=restored_counts(facts))
         self.gains.restore(facts["paired_gains"])
         self.inner.restore(inner, facts["inner"])
 

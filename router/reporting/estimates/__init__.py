@@ -126,7 +126,7 @@ def _served_minus_arm(served: Served, *, possible: Possible | None) -> Compared:
     means = mean, None if middle is None else mean - middle
     difference = _difference(middle, ends=(low, high), means=means, effective=effective)
     odds = served.away**2 / np.maximum(draws.pmf[:, place], LEAST_CHANCE)
-    forecast = outlook(drawn, best=best, worst=worst, odds=odds)
+    forecast = outlook(drawn, best=best, worst=worst, squared_weights=odds)
     return Compared(difference, None if middle is None else scores, forecast)
 
 

@@ -45,7 +45,7 @@ def control_intervals(
     def interval(scores: Vector) -> MeanInterval:
         alpha = ALPHA if possible is None else ALPHA * ERROR_OF_CONTROLS
         lowest = None if possible is None else possible.worst
-        return served.difference_interval(scores, draws=served.draws, alpha=alpha, lowest=lowest)
+        return served.difference_interval(scores, draws=served.draws, alpha=alpha, least=lowest)
 
     if possible is None or not served.is_bounded.any():
         ends = interval(elsewhere)
@@ -85,7 +85,7 @@ def _possible_interval(
     other = np.where(served.is_other, bound if draws is None and not isinstance(values, float) else values, 0.0)
     if draws is not None:
         other = np.where(served.is_bounded, bound, draws.elsewhere(served.place, away=served.away))
-    return served.difference_interval(other, draws=draws, alpha=2.0 * error, lowest=possible.worst)
+    return served.difference_interval(other, draws=draws, alpha=2.0 * error, least=possible.worst)
 
 
 def within_the_range(served: Served, ends: Interval, *, possible: Possible) -> Interval:

@@ -34,19 +34,19 @@ def outlook(
     *,
     best: MeanInterval | None,
     worst: MeanInterval | None,
-    odds: Vector,
+    squared_weights: Vector,
 ) -> float | None:
     """Questions that a verdict takes / questions so far; None if this is more than FARTHEST, or not known.
 
     drawn: intervals from the values of controls, for the low end and for the high end
     best, worst: intervals if the arm had its best and its worst possible values, for the low end and for the high end
-    odds: mean squared weight of a question as a control, (1 - p)^2 / p, the newest first, shape (n,). The newer half
-        gives the variance of new rows
+    squared_weights: mean squared weight of a question as a control, (1 - p)^2 / p, the newest first, shape (n,). The
+        newer half gives the variance of new rows
     """
-    mean = float(odds.mean())
+    mean = float(squared_weights.mean())
     if mean <= 0.0 or (drawn is None and best is None and worst is None):
         return None
-    heavier = float(odds[: max(len(odds) // 2, 1)].mean()) / mean
+    heavier = float(squared_weights[: max(len(squared_weights) // 2, 1)].mean()) / mean
     for multiple in MULTIPLES:
         low, high = -math.inf, math.inf
         if drawn is not None:

@@ -64,15 +64,15 @@ class Served:
         return self.draws.effective_seen(self.is_other)
 
     def difference_interval(
-        self, elsewhere: Vector, *, draws: Draws | None, alpha: float, lowest: Vector | float | None
+        self, elsewhere: Vector, *, draws: Draws | None, alpha: float, least: Vector | float | None
     ) -> MeanInterval:
         """The interval of the served answers minus the arm's answers.
 
         elsewhere: scores e of the arm's answers (`Draws.elsewhere`). draws: draws behind `elsewhere`; None if the arm's
-        values are known. lowest: smallest possible values of the served answers; None if they are not known
+        values are known. least: smallest possible values of the served answers; None if they are not known
         """
         difference = self.of_others - elsewhere
-        effective, farthest = self.effective_rated(), self._farthest_rated(lowest)
+        effective, farthest = self.effective_rated(), self._farthest_rated(least)
         if draws is not None:
             deviations = difference - difference.mean()
             others, own = (self._squares(deviations, rows=rows) for rows in (self.is_other, ~self.is_other))
@@ -92,7 +92,7 @@ class Served:
         sums = part if cluster is None else np.bincount(cluster[rows], weights=part)
         return float((sums**2).sum())
 
-    def _farthest_rated(self, lowest: Vector | float | None) -> Interval:
+    def _farthest_rated(self, least: Vector | float | None) -> Interval:
         """Amounts by which the most extreme unseen answer of other arms could lower and raise the mean difference."""
         draws, is_seen = self.draws, self.draws.seen_weight > 0.0
         rated = is_seen & self.is_other
@@ -104,8 +104,8 @@ class Served:
         elif draws.cluster is not None:
             heavy *= draws.rows_each(draws.seen_weight[rated] / draws.seen_share[draws.arm[rated]], rows=rated)
         below, above = self._room(self.values)
-        if lowest is not None and not isinstance(lowest, float):  # known costs bound each of these answers
-            below = max(float((draws.value - lowest)[rated].mean()), self._least_room)
+        if least is not None and not isinstance(least, float):  # known costs bound each of these answers
+            below = max(float((draws.value - least)[rated].mean()), self._least_room)
         return heavy * below / len(draws.arm), heavy * above / len(draws.arm)
 
     def _farthest_control(self, elsewhere: Vector, *, draws: Draws) -> Interval:

@@ -268,7 +268,7 @@ class RouteService:
                     arms=arms,
                     seeds=None,
                     settings=settings,
-                    seen=self.serving.seen,
+                    learned=self.serving.seen,
                     released=[question.query.terms.is_spent],
                 )
                 pmf = drawn.pmf
@@ -308,7 +308,7 @@ class RouteService:
             outputs=batch.outputs,
             features=batch.features,
             settings=served.settings.policy,
-            seen=served.seen,
+            learned=served.seen,
             version=served.version,
             encoder_hash=self.encoder.hash,
             now=batch.now,

@@ -63,18 +63,18 @@ def _generators_of(arm: str, params: Mapping[str, Any], *, arms: Arms) -> set[st
 
 
 def plain_parts_of(
-    arm: str, params: Mapping[str, Any], *, arms: Arms, around: Set[str] = frozenset()
+    arm: str, params: Mapping[str, Any], *, arms: Arms, parents: Set[str] = frozenset()
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """(class, params) of an arm, or of the arms that it asks if it has parts. around: the arms that contain this arm"""
+    """(class, params) of an arm, or of the arms that it asks if it has parts. parents: arms that contain this arm"""
     kind = str(params.get("class", arm))
     parts = [params.get(param) for param in arm_parts().get(kind, ())]
-    if not parts or arm in around:
+    if not parts or arm in parents:
         yield kind, params
         return
     for part in parts:
         chosen = arms.get(part) if isinstance(part, str) else part
         if isinstance(chosen, dict):
-            yield from plain_parts_of(str(part), chosen, arms=arms, around=around | {arm})
+            yield from plain_parts_of(str(part), chosen, arms=arms, parents=parents | {arm})
 
 
 def expected_dollars(arms: Arms, *, generators: Mapping[str, GeneratorSettings]) -> "ExpectedDollars":

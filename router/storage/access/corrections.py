@@ -16,7 +16,7 @@ from ragbandit.router.storage.rows.conversion import from_json
 from ragbandit.router.storage.rows.outcome_rows import own_cost
 from ragbandit.router.storage.sql.bulk_insert import run_statement
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Moves, WriteTransaction, day_of
+from ragbandit.router.storage.sql.counters import Increments, WriteTransaction, day_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import json_object
 from ragbandit.router.storage.sql.tables import audit_log, decisions, outcomes, updates
@@ -61,10 +61,10 @@ class Correction:
             and (self.until is None or made_at < self.until)
         )
 
-    def dollars_of(self, cost: Cost, *, arm: str, model: object, at: float) -> float | None:
+    def dollars_of(self, cost: Cost, *, arm: str, model: object, ended_at: float) -> float | None:
         """The right dollars of a covered outcome; None if the correction cannot change it, for lack of a price.
 
-        at: end of the run, seconds since 1970
+        ended_at: end of the run, seconds since 1970
         """
         if self.dollars is not None:
             return self.dollars
@@ -80,7 +80,7 @@ class Correction:
             reasoning=cost.reasoning_tokens,
         )
         tier = str(cost.price.get("tier", ""))
-        return None if prices is None else tokens.dollars(prices, calls=cost.llm_calls, tier=tier, at=at)
+        return None if prices is None else tokens.dollars(prices, calls=cost.llm_calls, tier=tier, end=ended_at)
 
 
 def generators_of(made_by: Mapping[str, Any]) -> set[str]:
@@ -114,7 +114,7 @@ class Corrections:
         """The cost of an outcome with the right dollars."""
         for rule in self.rules:
             if rule.covers(decision_id=decision_id, arm=arm, made_by=made_by, made_at=made_at):
-                dollars = rule.dollars_of(cost, arm=arm, model=made_by.get("generator"), at=made_at)
+                dollars = rule.dollars_of(cost, arm=arm, model=made_by.get("generator"), ended_at=made_at)
                 cost = cost if dollars is None else replace(cost, dollars=dollars, assumed_dollars=0.0)
         return cost
 
@@ -135,7 +135,7 @@ def corrections_of(connection: Connection) -> Corrections:
 class Changes:
     """The effects of a correction. dollars_before, dollars_after: sums over `outcomes`, the changed outcomes."""
 
-    moves: Moves
+    tally: Increments
     outcomes: int = 0
     dollars_before: float = 0.0
     dollars_after: float = 0.0
@@ -151,7 +151,7 @@ def changes_of(database: Database, new: Correction, *, label: str, now: float) -
     """Returns (the effects of a correction, the stored corrections). label: label of the ledger."""
     with database.read() as connection:
         earlier = corrections_of(connection)
-    changes = Changes(moves=Moves())
+    changes = Changes(tally=Increments())
     for row in _rows(database, new, label=label):
         made_by = json_object(row["made_by"])
         facts = {"decision_id": row["id"], "arm": row["arm"], "made_by": made_by, "made_at": row["made_at"]}
@@ -159,7 +159,7 @@ def changes_of(database: Database, new: Correction, *, label: str, now: float) -
         if not new.covers(**facts):
             continue
         before = earlier.cost(own_cost(row["cost"]), **facts)
-        dollars = new.dollars_of(before, arm=row["arm"], model=made_by.get("generator"), at=row["made_at"])
+        dollars = new.dollars_of(before, arm=row["arm"], model=made_by.get("generator"), ended_at=row["made_at"])
         if dollars is None:
             changes.unpriced += 1
         elif dollars != before.dollars or before.assumed_dollars:
@@ -169,7 +169,7 @@ def changes_of(database: Database, new: Correction, *, label: str, now: float) -
             changes.learned += row["seq"] is not None
             if day_of(row["made_at"]) >= oldest_day(now):
                 spenders = spenders_of(row["tenant"], key=row["api_key"])
-                change_dollars(changes.moves, spenders, before=before.dollars, after=dollars, now=row["made_at"])
+                change_dollars(changes.tally, spenders, before=before.dollars, after=dollars, now=row["made_at"])
     return changes, earlier
 
 
@@ -227,19 +227,19 @@ def add_correction(
 
 
 def credit(
-    database: Database, spenders: Sequence[Spender], *, dollars: float, at: float, actor: str, reason: str, now: float
+    database: Database, spenders: Sequence[Spender], *, dollars: float, time: float, actor: str, reason: str, now: float
 ) -> int:
-    """Take back dollars that were booked without an outcome, on the day (UTC) of `at`. Returns the audit log's number.
+    """Take back dollars booked without an outcome, on the day (UTC) of `time`. Returns the audit log's number.
 
     Raises InvalidInput if a spender has spent less on that day.
     """
-    day, names = day_of(at), {str(spender.kind): spender.name for spender in spenders}
-    with WriteTransaction(database) as (connection, moves):
-        for spender, sums in read_spending(connection, spenders, now=at).items():
+    day, names = day_of(time), {str(spender.kind): spender.name for spender in spenders}
+    with WriteTransaction(database) as (connection, tally):
+        for spender, sums in read_spending(connection, spenders, now=time).items():
             if sums.day < dollars:
                 message = f"the {spender.kind} {spender.name!r} has spent {sums.day:g} dollars on {day}"
                 raise InvalidInput(message, field="dollars", remedy="give at most that, or another --day")
-        change_dollars(moves, spenders, before=dollars, after=0.0, now=at)
+        change_dollars(tally, spenders, before=dollars, after=0.0, now=time)
         facts = {**names, "dollars": dollars, "day": day, "reason": reason}
         target = ", ".join(f"{kind}:{name}" for kind, name in names.items())
         return record(connection, actor=actor, action=CREDIT, target=target, facts=facts, now=now)

@@ -70,7 +70,7 @@ class ExpectedDollars:
         price = self._prices.get(arm)
         if mean is not None and mean[0] is not None and (mean[0] > 0.0 or price is not None):
             return mean[0]
-        return None if price is None else USUAL_CALL.dollars(price, tier=self._tiers.get(arm, ""), at=time.time())
+        return None if price is None else USUAL_CALL.dollars(price, tier=self._tiers.get(arm, ""), end=time.time())
 
     def estimate(self, decision: Decision) -> float:
         """Estimated dollars of one call of the arm's model by a worker, which limits count until the outcome is stored.
@@ -92,7 +92,7 @@ class ExpectedDollars:
         written = min([USUAL_CALL.written, *token_limits(query.conversation).values()])
         asked = {} if arm in self._searching else query.conversation.fields
         tier = self._tiers.get(arm) or named_tier(asked)
-        return Tokens(read=read, written=written).dollars(price, tier=tier, at=decision.made_at)
+        return Tokens(read=read, written=written).dollars(price, tier=tier, end=decision.made_at)
 
     def rank(self, arm: str, *, tenant: str) -> tuple[bool, bool, float, float]:
         """A key that sorts arms by dollars, then by steps; arms of unknown price follow, and failing arms are last."""

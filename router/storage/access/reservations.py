@@ -45,7 +45,7 @@ from ragbandit.router.storage.access.turn_sums import (
 )
 from ragbandit.router.storage.sql.bulk_insert import Row, run_statement
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Moves, WriteTransaction
+from ragbandit.router.storage.sql.counters import Increments, WriteTransaction
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.model_servers.failures import successor_of
@@ -84,10 +84,10 @@ def reserve(
     note: writes what belongs to the estimate, in the same transaction. Reservations of a spender run one after another,
     in all processes, so together they exceed a budget by at most one.
     """
-    with WriteTransaction(database) as (connection, moves):
+    with WriteTransaction(database) as (connection, tally):
         lock(connection, spenders)
         check(read_spending(connection, spenders, now=now))
-        count_dollars(moves, spenders, dollars=dollars, now=now)
+        count_dollars(tally, spenders, dollars=dollars, now=now)
         reservation = Reservation(spenders=tuple(spenders), dollars=dollars, at=now)
         note(connection, reservation)
     return reservation
@@ -101,9 +101,9 @@ def settle(
     """
     dollars = max(0.0, dollars)
     if dollars != reservation.dollars or note is not None:
-        with WriteTransaction(database) as (connection, moves):
+        with WriteTransaction(database) as (connection, tally):
             before, at = reservation.dollars, reservation.at
-            change_dollars(moves, reservation.spenders, before=before, after=dollars, now=at)
+            change_dollars(tally, reservation.spenders, before=before, after=dollars, now=at)
             if note is not None:
                 note(connection)
 
@@ -184,7 +184,7 @@ def _refusal(decision: Decision, limits: Sequence[SpendLimit], *, sums: _Sums) -
 
 
 def settle_answers(
-    moves: Moves,
+    tally: Increments,
     outcomes: Iterable[Outcome],
     *,
     rows: Mapping[str, Row],
@@ -202,22 +202,22 @@ def settle_answers(
         row = rows[outcome.decision_id]
         sums = turn_spenders(row, kinds=kinds)
         cost, now, budgets = outcome.cost, outcome.made_at, spenders_of(row["tenant"], key=row["api_key"])
-        count_dollars(moves, budgets, dollars=cost.dollars, now=now, is_outcome=is_stored)
-        count_dollars(moves, sums, dollars=cost.charged_dollars, now=now, is_outcome=is_stored)
+        count_dollars(tally, budgets, dollars=cost.dollars, now=now, is_outcome=is_stored)
+        count_dollars(tally, sums, dollars=cost.charged_dollars, now=now, is_outcome=is_stored)
         is_replaced = successor_of(outcome.made_by) is not None
         ended = {"status": outcome.status, "stop_reason": outcome.stop_reason}
         is_lost = is_stored and not is_turn(cost=outcome.cost, is_replaced=is_replaced, **ended)
         for spender in sums:
-            moves.change_sum(DOLLARS, -reserved.get(outcome.decision_id, 0), label=spender.label)
-            moves.change_sum(TURNS, -int(is_lost), label=spender.label)
+            tally.change_sum(DOLLARS, -reserved.get(outcome.decision_id, 0), label=spender.label)
+            tally.change_sum(TURNS, -int(is_lost), label=spender.label)
 
 
-def charge_lost(connection: Connection, moves: Moves, rows: Iterable[Row], *, now: float) -> None:
+def charge_lost(connection: Connection, tally: Increments, rows: Iterable[Row], *, now: float) -> None:
     """Charge the estimates of answers whose process died. rows: rows of `jobs`, with the columns RESERVING."""
     lost = {row["decision_id"]: row for row in rows if row["reserved"]}
     for row in spending_rows(connection, lost):
         spenders = [*spenders_of(row["tenant"], key=row["api_key"]), *turn_spenders(row)]
-        count_dollars(moves, spenders, dollars=lost[row["id"]]["reserved"] * UNIT, now=now)
+        count_dollars(tally, spenders, dollars=lost[row["id"]]["reserved"] * UNIT, now=now)
 
 
 def billionths(dollars: float) -> int | None:

@@ -19,7 +19,7 @@ from sqlalchemy import delete
 
 from ragbandit.router.storage.sql.bulk_insert import run_statement, send
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Day, Moves, SumName, day_of
+from ragbandit.router.storage.sql.counters import Day, Increments, SumName, day_of
 from ragbandit.router.storage.sql.tables import counters
 from ragbandit.shared.types import TURN_KINDS, DecisionId, Period, SpenderKind
 
@@ -87,10 +87,10 @@ class Spent:
         return (self.day if period == "day" else self.month) + self.reserved
 
 
-def change_dollars(moves: Moves, spenders: Sequence[Spender], *, before: float, after: float, now: float) -> None:
+def change_dollars(tally: Increments, spenders: Sequence[Spender], *, before: float, after: float, now: float) -> None:
     """Replace the dollars `before` by `after` in the counts for the day of `now`."""
     for amount in (-before, after):
-        count_dollars(moves, spenders, dollars=amount, now=now)
+        count_dollars(tally, spenders, dollars=amount, now=now)
 
 
 def lock(connection: Connection, spenders: Iterable[Spender]) -> None:
@@ -101,7 +101,7 @@ def lock(connection: Connection, spenders: Iterable[Spender]) -> None:
 
 
 def count_dollars(
-    moves: Moves, spenders: Iterable[Spender], *, dollars: float, now: float, is_outcome: bool = False
+    tally: Increments, spenders: Iterable[Spender], *, dollars: float, now: float, is_outcome: bool = False
 ) -> None:
     """Count dollars, which may be negative, on the day of `now`. is_outcome: whether a stored outcome has this cost."""
     day, amount = day_of(now), round(min(max(dollars, -MOST_DOLLARS), MOST_DOLLARS) / UNIT)
@@ -109,25 +109,25 @@ def count_dollars(
         return
     for spender in spenders:
         if spender.kind in TURN_KINDS:
-            moves.change_sum(DOLLARS, amount, label=spender.label)
+            tally.change_sum(DOLLARS, amount, label=spender.label)
         else:
-            moves.add(day, amount, label=spender.label)
+            tally.add(day, amount, label=spender.label)
         if not is_outcome:
-            moves.add(Day(day + OTHER), amount, label=spender.label)
+            tally.add(Day(day + OTHER), amount, label=spender.label)
 
 
 def read_spending(
-    connection: Connection, spenders: Sequence[Spender], *, now: float, without: DecisionId | None = None
+    connection: Connection, spenders: Sequence[Spender], *, now: float, excluded: DecisionId | None = None
 ) -> dict[Spender, Spent]:
     """Dollars of each spender on the day and in the month of `now`, and in answers that run or are queued.
 
-    without: a decision whose own estimate does not count. Reads a range of the primary key per spender.
+    excluded: a decision whose own estimate does not count. Reads a range of the primary key per spender.
     """
     today = day_of(now)
     days: dict[str, dict[str, float]] = {spender.label: {} for spender in spenders}
     for row in run_statement(connection, _SPENT, [*days], f"{today[:7]}-01", today + OTHER):
         days[row["label"]][row["name"]] = float(row["sum"]) * UNIT
-    reserved = _reserved(connection, spenders, without=without)
+    reserved = _reserved(connection, spenders, excluded=excluded)
     return {
         spender: Spent(
             day=days[spender.label].get(today, 0.0),
@@ -140,10 +140,10 @@ def read_spending(
 
 
 def _reserved(
-    connection: Connection, spenders: Sequence[Spender], *, without: DecisionId | None
+    connection: Connection, spenders: Sequence[Spender], *, excluded: DecisionId | None
 ) -> dict[Spender, float]:
     sums = dict.fromkeys(spenders, 0.0)
-    own = [] if without is None else run_statement(connection, _OWN, without)
+    own = [] if excluded is None else run_statement(connection, _OWN, excluded)
     left_out = sum(row["reserved"] or 0 for row in own)
     for row in run_statement(connection, _RESERVED):
         for spender in spenders_of(row["tenant"] or "", key=row["api_key"]):

@@ -20,7 +20,7 @@ from ragbandit.router.storage.access.spending import DOLLARS, MOST_DOLLARS, PREF
 from ragbandit.router.storage.rows.outcome_rows import own_cost
 from ragbandit.router.storage.sql.bulk_insert import Row, insert_rows, run_statement
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Moves, day_of
+from ragbandit.router.storage.sql.counters import Increments, day_of
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import counters
 from ragbandit.shared.errors import LimitReached
@@ -199,20 +199,20 @@ def _computed_sum(connection: Connection, spender: Spender) -> TurnSum:
 
 
 def add_turns_of(
-    moves: Moves, new: Iterable[Decision], *, reserved: Mapping[DecisionId, int], kinds: Collection[TurnKind]
+    tally: Increments, new: Iterable[Decision], *, reserved: Mapping[DecisionId, int], kinds: Collection[TurnKind]
 ) -> None:
     """Count new decisions. reserved: id -> estimate, billionths of a dollar"""
     for decision in new:
         for spender in turn_spenders(spending_row(decision), kinds=kinds):
-            moves.change_sum(TURNS, 1, label=spender.label)
-            moves.change_sum(DOLLARS, reserved.get(decision.id, 0), label=spender.label)
+            tally.change_sum(TURNS, 1, label=spender.label)
+            tally.change_sum(DOLLARS, reserved.get(decision.id, 0), label=spender.label)
 
 
-def forget_sums(connection: Connection, ids: Collection[str], *, moves: Moves) -> None:
+def forget_sums(connection: Connection, ids: Collection[str], *, tally: Increments) -> None:
     """Delete the sums of these decisions' sessions and tasks."""
     for row in spending_rows(connection, ids):
         for spender in turn_spenders(row):
-            moves.forget_sum(spender.label)
+            tally.forget_sum(spender.label)
 
 
 def forget_all_sums(connection: Connection) -> None:

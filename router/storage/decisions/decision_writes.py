@@ -29,7 +29,7 @@ from ragbandit.router.storage.rows.conversion import canonical, decision_row, re
 from ragbandit.router.storage.rows.waiting import labels_in_use, waiting_row
 from ragbandit.router.storage.sql.bulk_insert import Row, Rows, insert_rows, send, send_new
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Moves, WriteTransaction
+from ragbandit.router.storage.sql.counters import Increments, WriteTransaction
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, waiting
 from ragbandit.shared.errors import Conflict, RagBanditError, StoreError, TooManyRequests
@@ -96,7 +96,7 @@ class DecisionWrites:
         label: label of the ledger. base: label that versions of the policy refer to.
         """
         try:
-            with WriteTransaction(self.database) as (connection, moves):
+            with WriteTransaction(self.database) as (connection, tally):
                 estimates = self._estimates(connection, group)
                 over = reserve_answers(connection, group, estimates=estimates)
                 rest = [decision for decision in group if decision.id not in over] if over else group
@@ -107,8 +107,8 @@ class DecisionWrites:
                 new = list(compress(rest, are_new))
                 refused = over | _take(connection, new)
                 begun = [decision for decision in new if decision.id not in refused]
-                _queue(connection, begun, queues=queues, moves=moves, claims=claims, reserved=estimates)
-                self._count_turns(begun, estimates=estimates, moves=moves)
+                _queue(connection, begun, queues=queues, tally=tally, claims=claims, reserved=estimates)
+                self._add_turns(begun, estimates=estimates, tally=tally)
                 stored = stored_decisions(connection, map(_ID, compress(rest, map(not_, are_new))))
         except _OutdatedError:
             message, remedy = "the kill switch or a version of the policy has changed", "send the request again"
@@ -123,7 +123,7 @@ class DecisionWrites:
                 replies.append(refused.get(decision.id, decision))
         return replies
 
-    def replace(self, connection: Connection, successor: Decision, *, label: PolicyLabel, moves: Moves) -> None:
+    def replace(self, connection: Connection, successor: Decision, *, label: PolicyLabel, tally: Increments) -> None:
         """Store the decision that answers instead of a failed one, in the transaction of the failed outcome.
 
         The successor is put in front of the answer queue. If it is a turn, call `tasks.lock_task` first.
@@ -133,8 +133,8 @@ class DecisionWrites:
             tasks.move_task(connection, successor)
         queues = _Queues.of(connection, [successor], label=label)
         reserved = {successor.id: self.expected.estimate(successor)}
-        _queue(connection, [successor], queues=queues, moves=moves, in_front=True, reserved=reserved)
-        self._count_turns([successor], estimates=reserved, moves=moves)
+        _queue(connection, [successor], queues=queues, tally=tally, in_front=True, reserved=reserved)
+        self._add_turns([successor], estimates=reserved, tally=tally)
 
     def _estimates(self, connection: Connection, group: Sequence[Decision]) -> dict[DecisionId, float]:
         """Estimated dollars of answers; for an answer under a limit, at least the expected cost of the arm."""
@@ -147,12 +147,12 @@ class DecisionWrites:
             estimates[decision.id] = max(estimates[decision.id], mean)
         return estimates
 
-    def _count_turns(self, new: Sequence[Decision], *, estimates: Mapping[DecisionId, float], moves: Moves) -> None:
+    def _add_turns(self, new: Sequence[Decision], *, estimates: Mapping[DecisionId, float], tally: Increments) -> None:
         """Count new decisions in the sums of their sessions and tasks."""
         if self.turn_kinds and new:
             for_workers = [decision.id for decision in new if decision.run_by == "worker"]
             reserved = {key: billionths(estimates.get(key, 0.0)) or 0 for key in for_workers}
-            add_turns_of(moves, new, reserved=reserved, kinds=self.turn_kinds)
+            add_turns_of(tally, new, reserved=reserved, kinds=self.turn_kinds)
 
     def row(self, decision: Decision) -> dict[str, Any]:
         """The row of `decisions`, without texts if they are not stored."""
@@ -162,8 +162,8 @@ class DecisionWrites:
     def _stop_tasks(self, refused: Sequence[Decision]) -> None:
         stopped = {decision.turn_of: decision.made_at for decision in refused if decision.turn_of is not None}
         if stopped:
-            with WriteTransaction(self.database) as (connection, moves):
-                tasks.stop_tasks(connection, [*stopped], moves=moves, now=min(stopped.values()))
+            with WriteTransaction(self.database) as (connection, tally):
+                tasks.stop_tasks(connection, [*stopped], tally=tally, now=min(stopped.values()))
 
 
 def _insert(
@@ -200,7 +200,7 @@ def _queue(
     new: Sequence[Decision],
     *,
     queues: _Queues,
-    moves: Moves,
+    tally: Increments,
     in_front: bool = False,
     claims: Mapping[DecisionId, str] = MappingProxyType({}),
     reserved: Mapping[DecisionId, float] = MappingProxyType({}),
@@ -212,11 +212,11 @@ def _queue(
     if not new:
         return
     drawn = [decision for decision in new if decision.turn_of is None]
-    moves.add("decided", len(drawn))
+    tally.add("decided", len(drawn))
     in_use = sorted(queues.labels())
     rows = [waiting_row(decision, label=label) for decision in drawn for label in in_use]
     insert_rows(connection, waiting, rows)
-    moves.count_waiting(rows)
+    tally.count_waiting(rows)
     tasks.keep_open(connection, new)
     for_workers = [decision for decision in new if decision.run_by == "worker"]
     if for_workers:

@@ -13,7 +13,7 @@ from ragbandit.router.storage.rows.conversion import erased_feedback, feedback_r
 from ragbandit.router.storage.rows.waiting import LOCK_WAITING, flag_waiting, number_transaction
 from ragbandit.router.storage.sql.bulk_insert import Row, insert_new, run_statement
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Moves
+from ragbandit.router.storage.sql.counters import Increments
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, feedback
 from ragbandit.shared.errors import Conflict, NotFound, RagBanditError
@@ -60,7 +60,7 @@ class _Item:
 
 
 def write_feedback(
-    connection: Connection, group: Sequence[Feedback], *, moves: Moves
+    connection: Connection, group: Sequence[Feedback], *, tally: Increments
 ) -> list[Receipt | RagBanditError]:
     """Insert the feedback, in the transaction of `DecisionStore.add_feedback`. Returns a reply for each item."""
     number_transaction(connection)
@@ -86,10 +86,10 @@ def write_feedback(
         item.is_new = True
     labelled = [item.feedback.decision_id for item in new if item.feedback.source == "label"]
     if labelled:
-        drop_jobs(connection, labelled, kind="label", moves=moves)
-    _flag(connection, new, open_rows=open_rows, moves=moves)
-    moves.add("feedback", len(new))
-    moves.add("late_feedback", sum(item.row["late"] for item in new))
+        drop_jobs(connection, labelled, kind="label", tally=tally)
+    _flag(connection, new, open_rows=open_rows, tally=tally)
+    tally.add("feedback", len(new))
+    tally.add("late_feedback", sum(item.row["late"] for item in new))
     return [item.reply(stored.get(item.row["id"])) for item in items]
 
 
@@ -123,12 +123,12 @@ def _stored(connection: Connection, items: Sequence[_Item]) -> dict[str, Row]:
 
 
 def _flag(
-    connection: Connection, new: Sequence[_Item], *, open_rows: Mapping[tuple[str, str], Row], moves: Moves
+    connection: Connection, new: Sequence[_Item], *, open_rows: Mapping[tuple[str, str], Row], tally: Increments
 ) -> None:
     usable = [item.feedback for item in new if item.feedback.value is not None]
     rewarded = {item.decision_id for item in usable if item.kind == "reward"}
     unrewarded = {item.decision_id for item in usable} - rewarded
     with_reward = [row for (key, _), row in open_rows.items() if key in rewarded]
-    flag_waiting(connection, with_reward, moves=moves, has_feedback=True, has_reward=True)
+    flag_waiting(connection, with_reward, tally=tally, has_feedback=True, has_reward=True)
     without_reward = [row for (key, _), row in open_rows.items() if key in unrewarded]
-    flag_waiting(connection, without_reward, moves=moves, has_feedback=True)
+    flag_waiting(connection, without_reward, tally=tally, has_feedback=True)

@@ -29,7 +29,7 @@ from ragbandit.router.storage.rows.waiting import (
 )
 from ragbandit.router.storage.sql.bulk_insert import Row, insert_rows, send
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Moves, WriteTransaction, send_stored_counts
+from ragbandit.router.storage.sql.counters import Increments, WriteTransaction, send_stored_counts
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import outcomes
 from ragbandit.shared.errors import Conflict, RagBanditError
@@ -98,14 +98,14 @@ class OutcomeWrites:
         rows = list(map(outcome_row, group))
         if self.text != "full":
             rows = [row | _NO_TEXTS for row in rows]
-        with WriteTransaction(self.database) as (connection, moves):
+        with WriteTransaction(self.database) as (connection, tally):
             locked = _lock(connection, rows, label=label, scoring=scoring, successor=successor)
-            new = _insert(connection, group, rows=rows, locked=locked, moves=moves, kinds=self._kinds)
+            new = _insert(connection, group, rows=rows, locked=locked, tally=tally, kinds=self._kinds)
             if new:
                 scorable = _add_turns_to_outcomes(connection, new, locked=locked)
-                self._queue(connection, scorable, new=new, locked=locked, scoring=scoring, moves=moves)
+                self._queue(connection, scorable, new=new, locked=locked, scoring=scoring, tally=tally)
                 if successor is not None:
-                    self._decisions.replace(connection, successor, label=label, moves=moves)
+                    self._decisions.replace(connection, successor, label=label, tally=tally)
         inserted = set(map(id, map(itemgetter(0), new)))
         return [
             id(outcome) in inserted or _reply(outcome, row["body_hash"], locked=locked)
@@ -120,7 +120,7 @@ class OutcomeWrites:
         new: Sequence[tuple[Outcome, Row]],
         locked: _Locked,
         scoring: Scoring,
-        moves: Moves,
+        tally: Increments,
     ) -> None:
         """Insert jobs of the judge, the check and labels."""
         counts = locked.counts()
@@ -129,13 +129,13 @@ class OutcomeWrites:
             drawn = {key: request.asked for key, request in requests.items() if request is not None}
             shard = self.database.shard
             sample_outcomes(
-                connection, scorable, counts=counts, sample=scoring.judge, drawn=drawn, moves=moves, shard=shard
+                connection, scorable, counts=counts, sample=scoring.judge, drawn=drawn, tally=tally, shard=shard
             )
         if scoring.check:
-            add_jobs(connection, scorable, kind="check", room=MAX_CHECKS - counts["check_due"], moves=moves)
+            add_jobs(connection, scorable, kind="check", room=MAX_CHECKS - counts["check_due"], tally=tally)
         to_label = [outcome for outcome, _ in new if _is_asked_for_label(outcome, locked.decided[outcome.decision_id])]
         if to_label:
-            add_labels(connection, to_label, moves=moves)
+            add_labels(connection, to_label, tally=tally)
 
 
 def _lock(
@@ -162,7 +162,7 @@ def _insert(
     *,
     rows: Sequence[Row],
     locked: _Locked,
-    moves: Moves,
+    tally: Increments,
     kinds: Collection[TurnKind],
 ) -> list[tuple[Outcome, Row]]:
     """Insert the outcomes that are new. Returns them with their rows. kinds: see `settle_answers`"""
@@ -179,16 +179,16 @@ def _insert(
             locked.hashes[key] = row["body_hash"]
         elif decision["run_by"] == outcome.run_by == "worker" and row["body_hash"] != locked.hashes[key]:
             again.append(outcome)
-    settle_answers(moves, again, rows=locked.decided, kinds=kinds, is_stored=False)
+    settle_answers(tally, again, rows=locked.decided, kinds=kinds, is_stored=False)
     if new:
         insert_rows(connection, outcomes, sorted(map(itemgetter(1), new), key=_DECISION_ID))
         keys = {outcome.decision_id for outcome, _ in new}
         flagged = [row for row in locked.unlearned() if row["decision_id"] in keys]
-        flag_waiting(connection, flagged, moves=moves, has_outcome=True)
+        flag_waiting(connection, flagged, tally=tally, has_outcome=True)
         by_workers = [key for key in keys if locked.decided[key]["run_by"] == "worker"]
         removed = drop_answer_jobs(connection, by_workers)
         reserved = {row["decision_id"]: row["reserved"] or 0 for row in removed()} if kinds else {}
-        settle_answers(moves, map(itemgetter(0), new), rows=locked.decided, kinds=kinds, reserved=reserved)
+        settle_answers(tally, map(itemgetter(0), new), rows=locked.decided, kinds=kinds, reserved=reserved)
     return new
 
 
@@ -208,7 +208,7 @@ def _add_turns_to_outcomes(
         if read_continues(decision["request"]).failed is None:
             scorable.append(outcome)
     if of_tasks:
-        turns += earlier_turns(connection, of_tasks, without={outcome.decision_id for outcome, _, _ in turns})
+        turns += earlier_turns(connection, of_tasks, excluded={outcome.decision_id for outcome, _, _ in turns})
     if turns:
         scorable += add_turns(connection, turns, unlearned=set(map(_DECISION_ID, locked.unlearned())))
     return scorable

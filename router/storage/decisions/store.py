@@ -25,7 +25,7 @@ from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_valu
 from ragbandit.router.storage.rows.waiting import with_open_turn
 from ragbandit.router.storage.sql.bulk_insert import Row, run_statement
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Moves, WriteTransaction, is_missing_outcome
+from ragbandit.router.storage.sql.counters import Increments, WriteTransaction, is_missing_outcome
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import (
     cancellations,
@@ -205,7 +205,7 @@ class DecisionStore:
             return {row["decision_id"]: read_outcome(row) for row in rows}
 
     def add_feedback(
-        self, group: Sequence[Feedback], *, also: Callable[[Connection, Moves], object] | None = None
+        self, group: Sequence[Feedback], *, also: Callable[[Connection, Increments], object] | None = None
     ) -> list[Receipt | RagBanditError]:
         """Store the feedback, durable on return. Returns for each a Receipt, NotFound or Conflict.
 
@@ -214,10 +214,10 @@ class DecisionStore:
         clock = self.database.clock
         if clock.ahead_s():
             group = [replace(item, received_at=clock.corrected(item.received_at)) for item in group]
-        with WriteTransaction(self.database) as (connection, moves):
-            replies = feedback_writes.write_feedback(connection, group, moves=moves)
+        with WriteTransaction(self.database) as (connection, tally):
+            replies = feedback_writes.write_feedback(connection, group, tally=tally)
             if also is not None:
-                also(connection, moves)
+                also(connection, tally)
         return replies
 
     def decision_of_session(
@@ -258,8 +258,8 @@ class DecisionStore:
         """End the open task to which this query would belong, because a budget refuses the query."""
         first = self.open_task(query, now=now)
         if first is not None:
-            with WriteTransaction(self.database) as (connection, moves):
-                tasks.stop_tasks(connection, [first], moves=moves, now=now)
+            with WriteTransaction(self.database) as (connection, tally):
+                tasks.stop_tasks(connection, [first], tally=tally, now=now)
 
     def record(self, decision_id: DecisionId) -> DecisionRecord:
         """Raises NotFound, or StoreError if a row of the decision cannot be read."""

@@ -16,7 +16,7 @@ from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFac
 from ragbandit.router.storage.rows.waiting import STOPPED, delete_waiting, lock_rows
 from ragbandit.router.storage.sql.bulk_insert import insert_into, send
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Moves
+from ragbandit.router.storage.sql.counters import Increments
 from ragbandit.router.storage.sql.tables import closures, decisions, units, waiting
 from ragbandit.shared.errors import Conflict, RagBanditError
 from ragbandit.shared.types import Decision, DecisionId, TaskTurn
@@ -111,10 +111,10 @@ def _set_ends(connection: Connection, ends: Mapping[str, float]) -> None:
         send(connection, "UPDATE waiting SET open_until = ? WHERE decision_id = ?", until, key)
 
 
-def end_tasks(connection: Connection, firsts: Sequence[str], *, now: float) -> list[str]:
+def end_tasks(connection: Connection, decision_ids: Sequence[str], *, now: float) -> list[str]:
     """End the open tasks of these decisions. Returns the decisions whose tasks were open."""
-    send(connection, _LOCK_BY_FIRST, [*firsts])
-    is_open = (units.c.first.in_(firsts), units.c.until > now, units.c.turns != ENDED)
+    send(connection, _LOCK_BY_FIRST, [*decision_ids])
+    is_open = (units.c.first.in_(decision_ids), units.c.until > now, units.c.turns != ENDED)
     ended = update(units).where(*is_open).values(until=now, turns=ENDED)
     rows = connection.execute(ended.returning(units.c.first)).scalars().all()
     if rows:
@@ -122,19 +122,19 @@ def end_tasks(connection: Connection, firsts: Sequence[str], *, now: float) -> l
     return list(rows)
 
 
-def stop_tasks(connection: Connection, firsts: Sequence[str], *, moves: Moves, now: float) -> None:
+def stop_tasks(connection: Connection, decision_ids: Sequence[str], *, tally: Increments, now: float) -> None:
     """End the open tasks of these decisions, and close the decisions without learning them: a budget has refused a
     turn, so their quality is unknown, which is not a failure of the arm.
     """
-    stopped = end_tasks(connection, firsts, now=now)
+    stopped = end_tasks(connection, decision_ids, now=now)
     if not stopped:
         return
-    rows = delete_waiting(connection, waiting.c.decision_id.in_(stopped), moves=moves)
+    rows = delete_waiting(connection, waiting.c.decision_id.in_(stopped), tally=tally)
     common = {"state": "closed", "field": None, "reason": STOPPED, "made_at": now}
     closed = [{"policy": row["policy"], "decision_id": row["decision_id"], **common} for row in rows]
     if closed:
         connection.execute(closures.insert(), closed)
-        moves.count_closures(closed)
+        tally.count_closures(closed)
 
 
 def decisions_of_session(session: str, *, tenant: str, api_key: str | None) -> list[ColumnElement[bool]]:

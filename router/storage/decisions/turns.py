@@ -80,18 +80,18 @@ def own_events(trace: Sequence[TraceEvent]) -> tuple[TraceEvent, ...]:
 
 
 def earlier_turns(
-    connection: Connection, firsts: Sequence[str], *, without: Collection[str]
+    connection: Connection, ids: Sequence[str], *, excluded: Collection[str]
 ) -> list[tuple[Outcome, Row, DecisionId]]:
     """Turns of these decisions whose outcomes were stored before the decision had one, as `add_turns` takes them.
 
-    without: turns whose outcomes are stored together with their decisions' outcomes
+    excluded: turns whose outcomes are stored together with their decisions' outcomes
     """
-    if not firsts:
+    if not ids:
         return []
     query = select(outcomes, *decisions.c["turn_of", "request"])
     query = query.join(decisions, decisions.c.id == outcomes.c.decision_id)
-    rows = connection.execute(query.where(decisions.c.turn_of.in_(firsts)).order_by(outcomes.c.made_at)).mappings()
-    new = [row for row in rows if row["decision_id"] not in without]
+    rows = connection.execute(query.where(decisions.c.turn_of.in_(ids)).order_by(outcomes.c.made_at)).mappings()
+    new = [row for row in rows if row["decision_id"] not in excluded]
     return [(outcome_value(row), row, DecisionId(row["turn_of"])) for row in new]
 
 

@@ -173,25 +173,25 @@ class AnswerQueue(Claims):
     def claim(
         self,
         *,
-        again: bool | None = None,
-        without: Collection[ArmName] = (),
+        has_run: bool | None = None,
+        except_arms: Collection[ArmName] = (),
         within: Collection[ArmName] | None = None,
         only: DecisionId | None = None,
     ) -> ClaimedDecision | None:
         """Claim the next decision that meets all conditions, and count a try. Returns None if there is none.
 
-        again: whether the decision has run before, in a process that ended; None for both.
-        within: drawn arms that the decision may have; None for all. without: arms that it must not have.
+        has_run: whether the decision has run before, in a process that ended; None for both.
+        within: drawn arms that the decision may have; None for all. except_arms: arms that it must not have.
         """
         where: list[ColumnElement[bool]] = []
-        if again is not None:
-            where.append(_HAS_RUN if again else jobs.c.tries == 0)
+        if has_run is not None:
+            where.append(_HAS_RUN if has_run else jobs.c.tries == 0)
         if within is not None:
             where.append(jobs.c.arm.in_(sorted(within)))
         if only is not None:
             where.append(jobs.c.decision_id == only)
-        if without:
-            where.append(jobs.c.arm.not_in(sorted(without)))
+        if except_arms:
+            where.append(jobs.c.arm.not_in(sorted(except_arms)))
         if not self.has_free_job(*where):
             return None
         with self._database.write() as connection:

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, RowMapping, delete, exists, func, select, 
 
 from ragbandit.router.storage.access.reservations import RESERVING, charge_lost
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import CounterName, Moves, WriteTransaction
+from ragbandit.router.storage.sql.counters import CounterName, Increments, WriteTransaction
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import database_time, is_holder_alive
 from ragbandit.router.storage.sql.tables import jobs
@@ -98,10 +98,10 @@ class Claims:
         freed = update(jobs).where(jobs.c.decision_id.in_(chosen), self._is_kind)
         freed = freed.values(claimed_by=None, claimed_until=None)
         columns = jobs.c[RESERVING]
-        with WriteTransaction(self._database) as (connection, moves):
+        with WriteTransaction(self._database) as (connection, tally):
             rows = connection.execute(freed.returning(*columns)).mappings().all()
             if is_lost:
-                charge_lost(connection, moves, rows, now=self._database.clock.now())
+                charge_lost(connection, tally, rows, now=self._database.clock.now())
         return [row["decision_id"] for row in rows]
 
     def _set(self, ids: Sequence[DecisionId], **values: Any) -> None:
@@ -110,13 +110,13 @@ class Claims:
             connection.execute(update(jobs).where(*is_claimed, self._is_kind).values(**values))
 
 
-def count_jobs(kind: ScoreKind, change: int, *, moves: Moves) -> None:
-    moves.add(_DUE[kind], change)
+def count_jobs(kind: ScoreKind, change: int, *, tally: Increments) -> None:
+    tally.add(_DUE[kind], change)
 
 
-def drop_jobs(connection: Connection, ids: Iterable[str], *, kind: ScoreKind, moves: Moves) -> list[str]:
+def drop_jobs(connection: Connection, ids: Iterable[str], *, kind: ScoreKind, tally: Increments) -> list[str]:
     """Delete the jobs of these decisions. Returns the ids of decisions that had one."""
     matching = delete(jobs).where(jobs.c.kind == kind, jobs.c.decision_id.in_(sorted(ids)))
     dropped = list(connection.execute(matching.returning(jobs.c.decision_id)).scalars())
-    count_jobs(kind, -len(dropped), moves=moves)
+    count_jobs(kind, -len(dropped), tally=tally)
     return dropped

@@ -12,7 +12,7 @@ from typing import Final, Literal
 from sqlalchemy import delete, func, select
 
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import DAY_S, Day, Moves, day_of
+from ragbandit.router.storage.sql.counters import DAY_S, Day, Increments, day_of
 from ragbandit.router.storage.sql.tables import counters
 from ragbandit.shared.types import ArmName
 
@@ -37,8 +37,8 @@ class JudgedArm:
         return self.suspicious / self.answers if self.answers else 0.0
 
 
-def count_judged(moves: Moves, arm: ArmName, *, what: Literal["scored", "suspicious"], now: float) -> None:
-    moves.add(Day(f"{day_of(now)} {what}"), label=_label(arm))
+def count_judged(tally: Increments, arm: ArmName, *, result: Literal["scored", "suspicious"], now: float) -> None:
+    tally.add(Day(f"{day_of(now)} {result}"), label=_label(arm))
 
 
 def judged_arms(connection: Connection, *, arms: Iterable[ArmName], now: float) -> dict[ArmName, JudgedArm]:

@@ -16,7 +16,7 @@ from ragbandit.router.storage.jobs.claims import ScoreKind, count_jobs, drop_job
 from ragbandit.router.storage.jobs.judge_days import move_day
 from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import ALL, Moves, stored_counts
+from ragbandit.router.storage.sql.counters import ALL, Increments, stored_counts
 from ragbandit.router.storage.sql.tables import decisions, jobs
 from ragbandit.shared.types import CANCELLED, IMPORTED, NOT_PERMITTED, DecisionId, Json, Outcome, call_ids, is_textless
 
@@ -51,7 +51,7 @@ def add_jobs(
     *,
     kind: ScoreKind,
     room: int,
-    moves: Moves,
+    tally: Increments,
     facts: Mapping[str, Json] | None = None,
 ) -> int:
     """Insert up to `room` jobs for the outcomes that can be judged. Returns how many outcomes had no room."""
@@ -63,11 +63,11 @@ def add_jobs(
         for outcome in judgeable[: max(0, room)]
     ]
     insert_rows(connection, jobs, rows)
-    count_jobs(kind, len(rows), moves=moves)
+    count_jobs(kind, len(rows), tally=tally)
     return len(judgeable) - len(rows)
 
 
-def add_labels(connection: Connection, group: Sequence[Outcome], *, moves: Moves) -> None:
+def add_labels(connection: Connection, group: Sequence[Outcome], *, tally: Increments) -> None:
     """Put new outcomes into the label queue. If it is full, the oldest of the tenant with the most are removed."""
     if not group:
         return
@@ -77,11 +77,11 @@ def add_labels(connection: Connection, group: Sequence[Outcome], *, moves: Moves
         of_tenant = func.count().over(partition_by=decisions.c.tenant)
         oldest = select(jobs.c.decision_id).join(decisions, decisions.c.id == jobs.c.decision_id)
         oldest = oldest.where(jobs.c.kind == "label").order_by(of_tenant.desc(), jobs.c.made_at).limit(excess)
-        room += len(drop_jobs(connection, connection.execute(oldest).scalars(), kind="label", moves=moves))
-    add_jobs(connection, group, kind="label", room=room, moves=moves)
+        room += len(drop_jobs(connection, connection.execute(oldest).scalars(), kind="label", tally=tally))
+    add_jobs(connection, group, kind="label", room=room, tally=tally)
 
 
-def queue_for_labels(connection: Connection, ids: Sequence[DecisionId], *, now: float, moves: Moves) -> int:
+def queue_for_labels(connection: Connection, ids: Sequence[DecisionId], *, now: float, tally: Increments) -> int:
     """Put stored answers into the label queue, as far as it has room. The page shows them first, in this order.
 
     Returns the number of new jobs. now: seconds since 1970
@@ -89,7 +89,7 @@ def queue_for_labels(connection: Connection, ids: Sequence[DecisionId], *, now: 
     room = max(MAX_LABELS - stored_counts(connection, label=ALL)["label_due"], 0)
     rows = [_row(key, kind="label", made_at=now - number * _ORDER_S, facts={}) for number, key in enumerate(ids[:room])]
     count = sum(insert_new(connection, jobs, rows, key="decision_id"))
-    count_jobs("label", count, moves=moves)
+    count_jobs("label", count, tally=tally)
     return count
 
 
@@ -117,7 +117,7 @@ def sample_outcomes(
     counts: Mapping[str, int],
     sample: JudgeSample,
     drawn: Mapping[str, bool],
-    moves: Moves,
+    tally: Increments,
     shard: int,
 ) -> None:
     """Queue a sample of new outcomes for the judge, as far as its queue has room.
@@ -133,7 +133,7 @@ def sample_outcomes(
     ]
     facts: dict[str, Json] = {"share": share, "failures": 0}
     skipped = add_jobs(
-        connection, sampled, kind="judge", room=sample.max_waiting - counts["judge_due"], moves=moves, facts=facts
+        connection, sampled, kind="judge", room=sample.max_waiting - counts["judge_due"], tally=tally, facts=facts
     )
     if skipped:
         move_day(connection, {"skipped": skipped}, now=sampled[0].made_at, shard=1 + shard)

@@ -25,7 +25,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.waiting import STOPPED, flag_as_stored, insert_missing_waiting, lock_rows
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Moves
+from ragbandit.router.storage.sql.counters import Increments
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, decisions, policies, updates, waiting
 from ragbandit.shared.errors import Conflict, NotFound
@@ -45,11 +45,11 @@ Step = Literal["batch", "wait", "done"]
 BEGUN: Final[dict[str, Any]] = {"inheriting": "insert", "inherited_to": "", "inherit_after": None, "retired_at": None}
 
 
-def _batch(ledger: Ledger, work: Callable[[Connection, Moves], Step], *, holder: str) -> Step:
+def _batch(ledger: Ledger, work: Callable[[Connection, Increments], Step], *, holder: str) -> Step:
     """Do one step in a transaction, then pause as long as the step took, so that other writers of SQLite can write."""
-    with ledger.writing(holder=holder) as (connection, moves, _):
+    with ledger.writing(holder=holder) as (connection, tally, _):
         began = time.monotonic()
-        step = work(connection, moves)
+        step = work(connection, tally)
     time.sleep(max(REST_S, time.monotonic() - began) + (WAIT_S if step == "wait" else 0.0))
     return step
 
@@ -64,7 +64,7 @@ def inherit(ledger: Ledger, *, holder: str) -> Step:
     return _batch(ledger, partial(_inherit, ledger.label), holder=holder) if is_inheriting(ledger) else "done"
 
 
-def _inherit(label: PolicyLabel, connection: Connection, moves: Moves) -> Step:
+def _inherit(label: PolicyLabel, connection: Connection, tally: Increments) -> Step:
     row = _policy_row(connection, label=label)
     assert row is not None
     if row["inherit_after"] is None:
@@ -73,11 +73,11 @@ def _inherit(label: PolicyLabel, connection: Connection, moves: Moves) -> Step:
     if not _have_older_ended(connection, row["inherit_after"]):
         return "wait"
     if row["inheriting"] == "insert":
-        last = _insert_batch(connection, row, moves=moves)
+        last = _insert_batch(connection, row, tally=tally)
         # On SQLite every writer sees the inserted rows, so a second pass is not needed.
         following = "again" if not connection.is_sqlite else None
     else:
-        last, following = _set_missed_flags(connection, row, moves=moves), None
+        last, following = _set_missed_flags(connection, row, tally=tally), None
     changed: dict[str, Any] = {"inherited_to": last}
     if last is None:
         changed = {"inheriting": following, "inherited_to": "", "inherit_after": None}
@@ -93,7 +93,7 @@ def retire(ledger: Ledger, *, holder: str, now: float) -> Step:
     return _batch(ledger, partial(_retire, ledger.label, now), holder=holder)
 
 
-def _retire(label: PolicyLabel, now: float, connection: Connection, moves: Moves) -> Step:
+def _retire(label: PolicyLabel, now: float, connection: Connection, tally: Increments) -> Step:
     row = _policy_row(connection, label=label)
     if row is None:
         raise NotFound(f"the store has no ledger {label!r}", field="label")
@@ -107,7 +107,7 @@ def _retire(label: PolicyLabel, now: float, connection: Connection, moves: Moves
     rows = connection.execute(oldest.limit(BATCH[connection.dialect.name]).with_for_update()).mappings().all()
     ids = [waiting_row["decision_id"] for waiting_row in rows]
     connection.execute(delete(waiting).where(waiting.c.policy == label, waiting.c.decision_id.in_(ids)))
-    moves.count_waiting(rows, sign=-1)
+    tally.count_waiting(rows, sign=-1)
     if rows:
         return "batch"
     # A transaction that has not seen the retirement may still insert a row.
@@ -115,7 +115,7 @@ def _retire(label: PolicyLabel, now: float, connection: Connection, moves: Moves
     return "done" if all_ended else "wait"
 
 
-def _insert_batch(connection: Connection, row: RowMapping, *, moves: Moves) -> str | None:
+def _insert_batch(connection: Connection, row: RowMapping, *, tally: Increments) -> str | None:
     """Insert the missing rows in `waiting` of the next decisions. Returns the last id, or None after the last one."""
     after, size = row["inherited_to"], BATCH[connection.dialect.name]
     query = select(decisions.c.id)
@@ -134,25 +134,25 @@ def _insert_batch(connection: Connection, row: RowMapping, *, moves: Moves) -> s
     missing = missing.where(decisions.c.turn_of.is_(None))
     ids = connection.execute(missing.order_by(decisions.c.id).limit(size)).scalars().all()
     if ids:
-        others = set(ids) - _close_stopped(connection, ids, label=row["label"], moves=moves)
-        insert_missing_waiting(connection, decisions.c.id.in_(others), label=row["label"], moves=moves)
+        others = set(ids) - _close_stopped(connection, ids, label=row["label"], tally=tally)
+        insert_missing_waiting(connection, decisions.c.id.in_(others), label=row["label"], tally=tally)
     if len(ids) == size:
         return str(ids[-1])
     return str(last) if is_full else None
 
 
-def _close_stopped(connection: Connection, ids: Sequence[str], *, label: str, moves: Moves) -> set[str]:
+def _close_stopped(connection: Connection, ids: Sequence[str], *, label: str, tally: Increments) -> set[str]:
     """Close the decisions whose task a budget has stopped: older ledgers have closed them, too. Returns their ids."""
     of_ledgers = closures.c.policy.in_(select(policies.c.label)), closures.c.decision_id.in_(ids)
     stored = connection.execute(select(closures).where(*of_ledgers, closures.c.reason == STOPPED)).mappings()
     stopped = {row["decision_id"]: {**row, "policy": label} for row in stored}
     if stopped:
         connection.execute(closures.insert(), [*stopped.values()])
-        moves.count_closures(stopped.values())
+        tally.count_closures(stopped.values())
     return set(stopped)
 
 
-def _set_missed_flags(connection: Connection, row: RowMapping, *, moves: Moves) -> str | None:
+def _set_missed_flags(connection: Connection, row: RowMapping, *, tally: Increments) -> str | None:
     """Set flags that writers did not set because they did not see the row. Returns the last id, or None at the end."""
     after = row["inherited_to"]
     of_label = waiting.c.policy == row["label"]
@@ -161,7 +161,7 @@ def _set_missed_flags(connection: Connection, row: RowMapping, *, moves: Moves) 
     last, is_full = _end_of_batch(connection, ids, waiting.c.decision_id, after=after, limit=limit)
     batch = of_label, waiting.c.decision_id > after, waiting.c.decision_id <= last
     incomplete = ~and_(waiting.c.has_outcome, waiting.c.has_feedback, waiting.c.has_reward)
-    flag_as_stored(connection, lock_rows(connection, *batch, incomplete), moves=moves)
+    flag_as_stored(connection, lock_rows(connection, *batch, incomplete), tally=tally)
     return last if is_full else None
 
 

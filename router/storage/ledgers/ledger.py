@@ -33,7 +33,7 @@ from ragbandit.router.storage.rows.queried_facts import IMPORTED_COLUMNS, is_imp
 from ragbandit.router.storage.rows.waiting import with_open_turn
 from ragbandit.router.storage.sql.bulk_insert import Row, insert_new
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Moves, WriteTransaction, count_not_by_policy, stored_counts
+from ragbandit.router.storage.sql.counters import Increments, WriteTransaction, count_not_by_policy, stored_counts
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.leases import Lease
@@ -164,17 +164,17 @@ class Ledger:
         return self.database.read() if connection is None else nullcontext(connection)
 
     @contextmanager
-    def writing(self, *, holder: str) -> Iterator[tuple[Connection, Moves, int]]:
+    def writing(self, *, holder: str) -> Iterator[tuple[Connection, Increments, int]]:
         """Yields (connection, changes of counters, last seq) in a transaction. Raises Conflict if the lease is lost."""
-        with WriteTransaction(self.database) as (connection, moves):
+        with WriteTransaction(self.database) as (connection, tally):
             if not self._lease.is_held(connection, holder=holder):
                 raise Conflict("this process does not hold the lease of the ledger any more")
-            yield connection, moves, self.last_seq(connection=connection)
+            yield connection, tally, self.last_seq(connection=connection)
 
     def append(self, batch: LedgerBatch) -> None:
         """Write the batch in one transaction. Raises Conflict; then nothing is written."""
-        with self.writing(holder=batch.holder) as (connection, moves, end):
-            batch.write(connection, moves, end=end)
+        with self.writing(holder=batch.holder) as (connection, tally, end):
+            batch.write(connection, tally, end=end)
 
     def read(self, *, after: int, upto: int | None = None) -> Iterator[Update]:
         """The updates with seq > after (and <= upto), in order."""

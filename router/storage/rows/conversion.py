@@ -85,12 +85,12 @@ class UnreadableFieldError(ValueError):
 class TableRows(Generic[Value]):
     """Converts a dataclass to rows of a table and back; fields and columns have the same names."""
 
-    def __init__(self, table: Table, kind: type[Value], *, without: tuple[str, ...] = (), **forms: Form) -> None:
-        """without: fields that the caller converts. forms: conversions of fields; the others are stored unchanged."""
+    def __init__(self, table: Table, kind: type[Value], *, excluded: tuple[str, ...] = (), **forms: Form) -> None:
+        """excluded: fields that the caller converts. forms: conversions of fields; the others are stored unchanged."""
         self._kind = kind
         self._forms = forms
         #: the columns, in the order of the fields
-        self.names = tuple(field.name for field in fields(kind) if field.name in {*table.columns.keys()} - {*without})
+        self.names = tuple(field.name for field in fields(kind) if field.name in {*table.columns.keys()} - {*excluded})
         self._columns = attrgetter(*self.names)
 
     def row(self, value: Value) -> dict[str, Any]:
@@ -289,7 +289,7 @@ _LIST: Final = Form(write=canonical, read=lambda text: tuple(json.loads(text)))
 _DECISION: Final = TableRows(
     decisions,
     Decision,
-    without=("arm_by",),  # `arm_by_of` reads this field, also from rows of former releases
+    excluded=("arm_by",),  # `arm_by_of` reads this field, also from rows of former releases
     arms=Form(write=canonical, read=arms_value),
     pmf=Form(write=canonical, read=scores_value),
     scores=Form(write=_list, read=scores_value),
@@ -301,7 +301,7 @@ _DECISION: Final = TableRows(
 _QUERY: Final = TableRows(
     decisions,
     Query,
-    without=("id", "arms", "arm_by", "cost_weight"),
+    excluded=("id", "arms", "arm_by", "cost_weight"),
     context=JSON_OBJECT,
     budget=Form(
         write=lambda budget: canonical(budget_caps(budget)), read=lambda text: from_json(Budget, json_object(text))

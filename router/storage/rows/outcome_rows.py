@@ -248,7 +248,7 @@ def _reply_json(reply: Mapping[str, Json]) -> str | None:
 _OUTCOME: Final = TableRows(
     outcomes,
     Outcome,
-    without=("trace",),
+    excluded=("trace",),
     answer=Form(write=storable),
     error=Form(write=storable),
     stop_reason=Form(write=lambda text: (storable(text) or "")[:64]),

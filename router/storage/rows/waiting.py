@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, RowMapping, and_, delete, exists, func, li
 from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts, or_unfilled
 from ragbandit.router.storage.sql.bulk_insert import Row, Rows, insert_into, send
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Moves
+from ragbandit.router.storage.sql.counters import Increments
 from ragbandit.router.storage.sql.database import overwrite_freed
 from ragbandit.router.storage.sql.tables import decisions, feedback, jobs, outcomes, units, waiting
 from ragbandit.shared.types import Decision, TaskTurn
@@ -54,14 +54,14 @@ def lock_rows(connection: Connection, *where: ColumnElement[bool]) -> list[RowMa
     return list(connection.execute(query.with_for_update()).mappings())
 
 
-def delete_waiting(connection: Connection, *where: ColumnElement[bool], moves: Moves) -> Sequence[RowMapping]:
+def delete_waiting(connection: Connection, *where: ColumnElement[bool], tally: Increments) -> Sequence[RowMapping]:
     lock_rows(connection, *where)
     deleted = connection.execute(delete(waiting).where(*where).returning(waiting)).mappings().all()
-    moves.count_waiting(deleted, sign=-1)
+    tally.count_waiting(deleted, sign=-1)
     return deleted
 
 
-def flag_waiting(connection: Connection, rows: Iterable[Row], *, moves: Moves, **flags: bool) -> None:
+def flag_waiting(connection: Connection, rows: Iterable[Row], *, tally: Increments, **flags: bool) -> None:
     """Set flags of these locked rows of `waiting`. Rows inserted later get their flags from inheritance."""
     by_label: dict[str, list[Row]] = {}
     for row in rows:
@@ -71,20 +71,20 @@ def flag_waiting(connection: Connection, rows: Iterable[Row], *, moves: Moves, *
         changed = " = ?, ".join(flags)
         statement = f"UPDATE waiting SET {changed} = ? WHERE policy = ? AND decision_id IN ?"  # noqa: S608 # names of ours
         send(connection, statement, *flags.values(), label, ids)
-        moves.count_flags(group, **flags)
+        tally.count_flags(group, **flags)
 
 
-def flag_as_stored(connection: Connection, rows: Iterable[RowMapping], *, moves: Moves) -> None:
+def flag_as_stored(connection: Connection, rows: Iterable[RowMapping], *, tally: Increments) -> None:
     """Set the flags of these locked rows, which have one policy label, from stored outcomes and feedback."""
     before = {row["decision_id"]: row for row in rows}
     query = select(decisions.c.id, *(flag.label(name) for name, flag in _STORED.items()))
     for row in connection.execute(query.where(decisions.c.id.in_(before))).mappings():
         flags = {name: bool(row[name]) for name in _STORED}
         if any(flags[name] != bool(before[row["id"]][name]) for name in _STORED):
-            flag_waiting(connection, [before[row["id"]]], moves=moves, **flags)
+            flag_waiting(connection, [before[row["id"]]], tally=tally, **flags)
 
 
-def insert_missing_waiting(connection: Connection, *where: ColumnElement[bool], label: str, moves: Moves) -> None:
+def insert_missing_waiting(connection: Connection, *where: ColumnElement[bool], label: str, tally: Increments) -> None:
     """Insert the missing rows of `waiting` for stored decisions, except turns. where: conditions on `decisions`."""
     ends = select(func.max(units.c.until)).where(units.c.first == decisions.c.id).scalar_subquery()
     columns: dict[str, Any] = {"policy": literal(label), "decision_id": decisions.c.id, "open_until": ends}
@@ -92,7 +92,7 @@ def insert_missing_waiting(connection: Connection, *where: ColumnElement[bool], 
     stored = select(*columns.values()).select_from(decisions).where(*where, decisions.c.turn_of.is_(None))
     insert = insert_into(connection, waiting).from_select(list(columns), stored)
     rows = connection.execute(insert.on_conflict_do_nothing().returning(waiting)).mappings().all()
-    moves.count_waiting(rows)
+    tally.count_waiting(rows)
     _set_ends_of_tasks(connection, [row["decision_id"] for row in rows if row["open_until"] is None], label=label)
 
 
@@ -112,18 +112,18 @@ def _set_ends_of_tasks(connection: Connection, ids: Sequence[str], *, label: str
         connection.execute(mine.values(open_until=until))
 
 
-def reset_feedback_flags(connection: Connection, read: Mapping[str, int], *, label: str, moves: Moves) -> None:
+def reset_feedback_flags(connection: Connection, counts: Mapping[str, int], *, label: str, tally: Increments) -> None:
     """Clear the feedback flags of decisions whose feedback may not be learned, so that they are not read again.
 
-    read: decision id -> number of feedback rows that were read; a decision that has more now keeps its flags
+    counts: decision id -> number of feedback rows that were read; a decision that has more now keeps its flags
     """
-    if not read:
+    if not counts:
         return
-    rows = lock_rows(connection, waiting.c.policy == label, waiting.c.decision_id.in_(read))
-    counts = select(feedback.c.decision_id, func.count()).where(feedback.c.decision_id.in_(read))
-    now = {row[0]: int(row[1]) for row in connection.execute(counts.group_by(feedback.c.decision_id))}
-    unchanged = [row for row in rows if now.get(row["decision_id"], 0) == read[row["decision_id"]]]
-    flag_waiting(connection, unchanged, moves=moves, has_feedback=False, has_reward=False)
+    rows = lock_rows(connection, waiting.c.policy == label, waiting.c.decision_id.in_(counts))
+    stored = select(feedback.c.decision_id, func.count()).where(feedback.c.decision_id.in_(counts))
+    now = {row[0]: int(row[1]) for row in connection.execute(stored.group_by(feedback.c.decision_id))}
+    unchanged = [row for row in rows if now.get(row["decision_id"], 0) == counts[row["decision_id"]]]
+    flag_waiting(connection, unchanged, tally=tally, has_feedback=False, has_reward=False)
 
 
 def waiting_row(decision: Decision, *, label: str) -> dict[str, Any]:

@@ -74,7 +74,7 @@ _KIND_NAMES: Final = ("policy", "run_by", "has_outcome", "has_feedback", "has_re
 _KIND: Final = itemgetter(*_KIND_NAMES)
 
 
-class Moves:
+class Increments:
     """Changes of counters, collected for the end of a transaction. prefix: of their names, "" or GONE."""
 
     def __init__(self, prefix: str = "") -> None:
@@ -155,15 +155,15 @@ def next_day_start(now: float) -> float:
 
 
 class WriteTransaction:
-    """A write transaction with an empty Moves, whose changes are written at the end of the `with` block."""
+    """A write transaction with an empty Increments, whose changes are written at the end of the `with` block."""
 
     __slots__ = ("_connection", "_moves", "_shard", "_use")
 
     def __init__(self, database: Database, *, foreign_keys: bool = True) -> None:
         self._use, self._shard = database.write(foreign_keys=foreign_keys), database.shard
 
-    def __enter__(self) -> tuple[Connection, Moves]:
-        self._connection, self._moves = self._use.__enter__(), Moves()
+    def __enter__(self) -> tuple[Connection, Increments]:
+        self._connection, self._moves = self._use.__enter__(), Increments()
         return self._connection, self._moves
 
     def __exit__(

@@ -106,11 +106,11 @@ class Database:
 
     def read(self) -> "ConnectionBlock":
         """A read-only transaction, which reads one snapshot of the database."""
-        return ConnectionBlock(self, begin=_BEGIN_READING)
+        return ConnectionBlock(self, begin_statement=_BEGIN_READING)
 
     def connection(self) -> "ConnectionBlock":
         """A connection for a single statement; takes half the time of `read`."""
-        return ConnectionBlock(self, begin=None)
+        return ConnectionBlock(self, begin_statement=None)
 
     def server_time(self) -> float:
         """The time of PostgreSQL, seconds since 1970. Raises StoreError."""
@@ -125,7 +125,7 @@ class Database:
         if self.file is not None and self.file.read_only:
             remedy = "give this user the right to write it, or copy it to a disk that can be written"
             raise StoreError(f"the database {self.file.path} cannot be written here", remedy=remedy)
-        return ConnectionBlock(self, begin="BEGIN", writes=True, foreign_keys=foreign_keys)
+        return ConnectionBlock(self, begin_statement="BEGIN", writes=True, foreign_keys=foreign_keys)
 
     def damages(self, *, most: int) -> list[str]:
         """Descriptions of at most `most` faults that SQLite finds in its file; reads the whole file."""
@@ -182,9 +182,9 @@ class ConnectionBlock:
     __slots__ = ("_begin", "_connection", "_database", "_foreign_keys", "_writes")
 
     def __init__(
-        self, database: Database, *, begin: str | None, writes: bool = False, foreign_keys: bool = True
+        self, database: Database, *, begin_statement: str | None, writes: bool = False, foreign_keys: bool = True
     ) -> None:
-        self._database, self._begin, self._writes, self._foreign_keys = database, begin, writes, foreign_keys
+        self._database, self._begin, self._writes, self._foreign_keys = database, begin_statement, writes, foreign_keys
 
     def __enter__(self) -> Connection:
         database = self._database

@@ -100,7 +100,7 @@ class RerankedRetriever(Retriever):
         except RagBanditError as error:
             raise ArmFailed(f"the reranker {name} failed: {error.message}", remedy=error.remedy) from error
         except Exception as error:  # the user's class may raise anything
-            log_exception(error, of=f"the reranker {name}", action="rerank_failed", reranker=name)
+            log_exception(error, code=f"the reranker {name}", action="rerank_failed", reranker=name)
             message = f"the reranker {name} failed: {type(error).__name__}: {error}"
             raise ArmFailed(message, remedy="see the traceback in the worker's log") from error
         finally:

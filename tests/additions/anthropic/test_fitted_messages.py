@@ -50,13 +50,13 @@ REFUSED = (
 def fitted(body, *, model="claude", changes=None):
     """A request for Messages as it is sent to Anthropic's server."""
     changes = RequestChanges() if changes is None else changes
-    return fit_messages(body, model=model, takes=server_features("anthropic", model=model), fitted=changes)
+    return fit_messages(body, model=model, server=server_features("anthropic", model=model), changes=changes)
 
 
 def fitted_chat(body, *, model="claude-sonnet"):
     """Returns (the request for Messages that Anthropic's server gets for a chat, what was changed)."""
     before = copy.deepcopy(body)
-    whole, changes = fit_before_messages(body, takes=server_features("anthropic", model=model))
+    whole, changes = fit_before_messages(body, server=server_features("anthropic", model=model))
     sent = fitted(messages_of(whole, max_tokens=9), model=model, changes=changes)
     assert body == before, "the given body was changed"
     return sent, changes

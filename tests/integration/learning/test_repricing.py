@@ -229,8 +229,10 @@ def test_an_answer_of_several_calls_is_repriced_by_their_mean_prompt():
     )
     rule = Correction(prices={"a": {"m": prices.in_order}})
     calls = {"prompt_tokens": 3000, "completion_tokens": 100}
-    assert rule.dollars_of(Cost(**calls, llm_calls=3), arm="a", model="m", at=0.0) == pytest.approx(3200 / 1e6)
-    assert rule.dollars_of(Cost(**calls, llm_calls=1), arm="a", model="m", at=0.0) == pytest.approx(3100 * 9 / 1e6)
+    assert rule.dollars_of(Cost(**calls, llm_calls=3), arm="a", model="m", ended_at=0.0) == pytest.approx(3200 / 1e6)
+    assert rule.dollars_of(Cost(**calls, llm_calls=1), arm="a", model="m", ended_at=0.0) == pytest.approx(
+        3100 * 9 / 1e6
+    )
 
 
 @pytest.mark.parametrize(
@@ -251,7 +253,7 @@ def test_an_answer_is_repriced_by_its_tier_its_time_and_its_model(price, hour, d
     lists = {"m": TokenPrices.model_validate({"input": 1.0, "output": 1.0, "rows": rows}).in_order, "n": (10.0, 10.0)}
     rule = from_json(Correction, json.loads(json.dumps(asdict(Correction(prices={"a": lists})))))
     cost = Cost(prompt_tokens=3000, completion_tokens=100, llm_calls=1, price=price)
-    assert rule.dollars_of(cost, arm="a", model="m", at=hour * 3600.0) == pytest.approx(dollars / 1e6)
+    assert rule.dollars_of(cost, arm="a", model="m", ended_at=hour * 3600.0) == pytest.approx(dollars / 1e6)
 
 
 def test_a_tier_is_stored_with_the_cost_and_counts_at_reprice(make_world):

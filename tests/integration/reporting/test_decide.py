@@ -111,7 +111,7 @@ def run(world, arms, *, budget: float, **more) -> SimpleNamespace:
     """Plan and run a verdict. `before` has the numbers of the plan."""
     verdict, warnings = prepared(world, arms, **more), []
     each = verdict.dollars_each()
-    payable, verdict_plan = verdict.payable(budget=budget, each=each), verdict.plan(budget=budget)
+    payable, verdict_plan = verdict.payable(budget=budget, dollars_each=each), verdict.plan(budget=budget)
     before = SimpleNamespace(answered=verdict.answered, room=verdict.room, payable=payable, each=each)
     ended = verdict.run(budget=budget, progress=lambda *_: None, warn=warnings.append)
     done = SimpleNamespace(asked=verdict.asked_now, dollars=verdict.spent, ended=ended)

@@ -9,7 +9,7 @@ from sqlalchemy import delete, event, func, insert, select
 from ragbandit.router.storage import retention
 from ragbandit.router.storage.paired_answers import store_answer
 from ragbandit.router.storage.retention import Retention
-from ragbandit.router.storage.sql.counters import GONE, Moves, recount, row_counts, stored_counts
+from ragbandit.router.storage.sql.counters import GONE, Increments, recount, row_counts, stored_counts
 from ragbandit.router.storage.sql.tables import (
     closures,
     decisions,
@@ -187,6 +187,6 @@ def test_an_index_finds_them(world):
             connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
         leaving.update_bounds(connection)
         event.listen(connection, "before_cursor_execute", explained)
-        assert leaving.delete_next(connection, world.now, limit=3, moves=Moves())
+        assert leaving.delete_next(connection, world.now, limit=3, tally=Increments())
     assert len(plans) >= 9
     assert not [plan for plan in plans if re.search(r"'SCAN (?!policies)|Seq Scan on (?!policies)", plan)], plans

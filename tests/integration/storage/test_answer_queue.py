@@ -134,8 +134,8 @@ def test_tries_are_counted(ask, queue):
     run_out(queue._database)
     assert queue.free_lost(held=[]) == ["d1"]
     assert queue.has_interrupted()
-    assert queue.claim(again=False) is None
-    assert queue.claim(again=True).tries == 1
+    assert queue.claim(has_run=False) is None
+    assert queue.claim(has_run=True).tries == 1
 
 
 def test_to_the_front(ask, database, queue):
@@ -201,11 +201,11 @@ def test_arms_are_passed_over(store, make_decision, queue):
         make_decision(id=DecisionId(key), run_by="worker", made_at=time.time()) for key in ("a", "b", "c", "d")
     ]
     store.add_decisions([replace(each, arm=arm) for each, arm in zip(decisions, ("s", "s", "t", "s"), strict=True)])
-    assert queue.claim(without=["s", "t"]) is None
+    assert queue.claim(except_arms=["s", "t"]) is None
     assert queue.claim(within=["another"]) is None
-    claimed = queue.claim(without=["s"])
+    claimed = queue.claim(except_arms=["s"])
     assert (claimed.decision_id, claimed.arm) == ("c", "t")
-    assert queue.claim(without=["s"]) is None
+    assert queue.claim(except_arms=["s"]) is None
     assert taken(queue, 3) == ["a", "b", "d"]
 
 

@@ -14,7 +14,7 @@ from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.sql.counters import Moves, recount, row_counts, stored_counts
+from ragbandit.router.storage.sql.counters import Increments, recount, row_counts, stored_counts
 from ragbandit.router.storage.sql.database import SHARDS, Database
 from ragbandit.router.storage.sql.tables import counters, policies
 
@@ -88,9 +88,9 @@ def test_processes_move_rows_of_their_own(postgres_url):
     try:
         with first.write() as one, second.write() as two:
             for connection, database in ((one, first), (two, second)):
-                moves = Moves()
-                moves.add("decided", 2)
-                moves.write(connection, shard=database.shard)
+                tally = Increments()
+                tally.add("decided", 2)
+                tally.write(connection, shard=database.shard)
         with first.read() as connection:
             assert stored_counts(connection, label="main")["decided"] == 4
     finally:

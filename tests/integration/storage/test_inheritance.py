@@ -128,9 +128,9 @@ def test_a_decision_begun_before_the_label(postgres_url, make_decision):
     store, _ = DecisionStore(database, label="main"), register(database, "main")
     store.add_decisions([make_decision("d0")])
     second = None
-    with WriteTransaction(store.database) as (connection, moves):
+    with WriteTransaction(store.database) as (connection, tally):
         connection.execute(insert(decisions), [decision_row(make_decision("d1"))])
-        moves.add("decided")
+        tally.add("decided")
         second = register(database, "second")
         assert second.acquire(holder=HOLDER, lease_s=60.0)
         assert [inherit(second, holder=HOLDER) for _ in range(3)] == ["batch", "wait", "wait"]

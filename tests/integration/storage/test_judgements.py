@@ -157,7 +157,7 @@ def test_no_more_wait_than_there_is_room_for(database, answered):
     assert day(database) == {"skipped": 2}
     found = judgements(database)
     claim = found.claim(now=EPOCH)
-    assert found.store_score(claim, feedback=score(claim.decision_id), spent=COST)
+    assert found.store_score(claim, feedback=score(claim.decision_id), cost=COST)
     answered(2, max_waiting=3)
     assert len(waits(database)) == 3
     check_counted(database)
@@ -172,8 +172,8 @@ def test_a_dead_judge_is_late_no_more(database, answered):
     assert found.claims.free_lost(held=[]) == [key]
     second = found.claim(now=EPOCH)
     assert (dead.attempt, second.attempt) == (1, 2)
-    assert found.store_score(second, feedback=score(key), spent=COST)
-    assert not found.store_score(dead, feedback=score(key, value=0.1), spent=COST)
+    assert found.store_score(second, feedback=score(key), cost=COST)
+    assert not found.store_score(dead, feedback=score(key, value=0.1), cost=COST)
     (kept_score,) = found.store.record(key).feedback
     assert kept_score.value == 0.75
     assert day(database)["prompt_tokens"] == 200  # both were paid for
@@ -202,7 +202,7 @@ def test_a_try_that_fails_is_tried_again_later_and_given_up_at_last(database, an
     now, pauses = EPOCH, []
     for _ in range(3):
         claim = found.claim(now=now)
-        told = found.fail(claim, spent=COST, now=now, pause_s=10)
+        told = found.fail(claim, cost=COST, now=now, pause_s=10)
         pauses.append(waits(database)[key]["due_at"] - now if told == "later" else told)
         now += 100
     assert pauses == [10, 20, "given_up"]
@@ -234,7 +234,7 @@ def test_beyond_the_days_budget_everything_waits_for_the_next_day(database, answ
     for key in ids[:2]:
         claim = found.claim(now=EPOCH)
         assert claim.decision_id == key
-        assert found.store_score(claim, feedback=score(key), spent=COST)
+        assert found.store_score(claim, feedback=score(key), cost=COST)
     assert found.claim(now=EPOCH) == refused(ids[2], "budget")
     midnight = next_day_start(EPOCH)
     assert {row["due_at"] for row in waits(database).values()} == {midnight}
@@ -264,7 +264,7 @@ def test_erasure_ends_the_wait(database, answered):
     claim = found.claim(now=EPOCH)
     erase(database, Selection(decision=key), features=False, actor="cli:me", now=EPOCH)
     assert waits(database) == {}
-    assert not found.store_score(claim, feedback=score(key, reason="it says Paris"), spent=COST)
+    assert not found.store_score(claim, feedback=score(key, reason="it says Paris"), cost=COST)
     assert found.store.record(key).feedback == ()
     assert day(database)["prompt_tokens"] == 100
     check_counted(database)
@@ -278,11 +278,11 @@ def judge_all(database, ids):
         if not isinstance(claim, ScoreJob):
             continue
         if number % 3 == 0:
-            found.fail(claim, spent=COST, now=EPOCH, pause_s=0.001)
+            found.fail(claim, cost=COST, now=EPOCH, pause_s=0.001)
         elif number % 3 == 1:
             found.put_back(claim, due_at=EPOCH, pause_s=0.001)
         else:
-            found.store_score(claim, feedback=score(claim.decision_id), spent=COST)
+            found.store_score(claim, feedback=score(claim.decision_id), cost=COST)
 
 
 def sweep(database, times):

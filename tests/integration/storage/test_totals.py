@@ -140,7 +140,7 @@ def test_who_lost_the_lease_writes_nothing(world):
     acquired = slow._lease.acquire(holder="slow", lease_s=60.0)
     assert acquired
     with world.database.read() as connection:
-        to, deltas, _ = traffic.next_traffic(connection, seen={}, now=world.now + 60.0, limit=3)
+        to, deltas, _ = traffic.next_traffic(connection, position={}, now=world.now + 60.0, limit=3)
     world.write(delete(leases))
     extend(world)
     before = totals(world)

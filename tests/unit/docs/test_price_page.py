@@ -29,7 +29,7 @@ def test_a_call_of_the_page_costs_what_it_says(name, call, dollars):
     tokens = Tokens(**{"read": int(call.split()[0].strip(",").replace(",", "")), "written": 1000, **more})
     time, tier = re.search(r"(\d+):(\d+) in Beijing", call), re.search(r"names `(\w+)`", call)
     end = None if time is None else datetime(2026, 11, 30, *map(int, time.groups()), tzinfo=ZoneInfo("Asia/Shanghai"))
-    facts = {"tier": "" if tier is None else tier[1], "at": None if end is None else end.timestamp()}
+    facts = {"tier": "" if tier is None else tier[1], "end": None if end is None else end.timestamp()}
     prices = generator.prices_by_model[generator.model]
     assert tokens.dollars(prices, **facts) == pytest.approx(float(dollars), abs=1e-5)
 

@@ -74,7 +74,7 @@ def test_only_a_price_in_a_known_form_counts(usage, dollars):
 def test_an_implausible_price_does_not_count_and_is_noted(cost, lists, dollars):
     """Below 0, above 1,000 dollars, or not finite: the list counts, and the cost has the number of the server."""
     told = told_dollars({"cost": cost}, place="usage")
-    made = charge(Tokens(read=1000, written=0), told=told, model="m", lists=lists)
+    made = charge(Tokens(read=1000, written=0), quoted=told, model="m", lists=lists)
     assert made.dollars == pytest.approx(dollars)
     assert float(made.price["refused"]) == pytest.approx(told, nan_ok=True)
 
@@ -155,14 +155,14 @@ def test_a_repeated_call_has_no_price_of_the_call_before():
 def test_which_price_counts(told, listed, prefers, dollars, price):
     """The server's price counts, unless the list is preferred, or the server's is implausibly high."""
     lists = {} if listed is None else {"m": (1e3 * listed, 0.0)}
-    made = charge(Tokens(read=1000, written=0), told=told, model="m", lists=lists, prefers=prefers)
+    made = charge(Tokens(read=1000, written=0), quoted=told, model="m", lists=lists, prefers=prefers)
     assert (made.dollars, made.price) == (pytest.approx(dollars), price)
 
 
 def test_a_charge_names_the_list_and_its_row():
     """The cost of a call names another model that answered, the tier of service, and the conditions of the row."""
     lists = {"m": (1.0, 1.0), "n": (1.0, 1.0, {"tier": "flex", "input": 0.5, "output": 0.5})}
-    made = charge(Tokens(read=1000, written=0), told=None, model="m", named="n", tier="flex", lists=lists)
+    made = charge(Tokens(read=1000, written=0), quoted=None, model="m", named="n", tier="flex", lists=lists)
     price = {"tier": "flex", "model": "n", "row": {"tier": "flex"}}
     assert made == Cost(prompt_tokens=1000, dollars=0.0005, price=price)
 
@@ -170,5 +170,5 @@ def test_a_charge_names_the_list_and_its_row():
 def test_an_implausible_price_is_logged(caplog):
     """A price of more than 100 times the listed one is named in the log, with the model."""
     with caplog.at_level(logging.WARNING):
-        charge(Tokens(read=1000, written=0), told=5.0, model="grand", lists={"grand": (10.0, 0.0)})
+        charge(Tokens(read=1000, written=0), quoted=5.0, model="grand", lists={"grand": (10.0, 0.0)})
     assert "the server of grand reported $5 for a call" in caplog.text

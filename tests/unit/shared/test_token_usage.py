@@ -216,7 +216,7 @@ def test_a_row_counts_if_all_its_conditions_hold(row, tier, time, is_met):
     """A tier is compared in small letters, and hours are those of the time zone, without their end."""
     prices = TokenPrices.model_validate({"input": 1.0, "output": 1.0, "rows": [row]})
     at = None if time is None else datetime.fromisoformat(f"2026-07-01T{time}:59+00:00").timestamp()
-    dollars = Tokens(read=1000, written=0).dollars(prices.in_order, tier=tier, at=at)
+    dollars = Tokens(read=1000, written=0).dollars(prices.in_order, tier=tier, end=at)
     assert dollars == pytest.approx((500 if is_met else 1000) / 1e6)
 
 

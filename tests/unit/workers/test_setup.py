@@ -89,7 +89,7 @@ def test_questions_at_once_follow_the_generator(generator, configured, expected)
     settings = Settings(generator=generator, workers={"concurrency": configured})
     made = ScriptedGenerator({"": ""})
     made.max_batch = 3
-    assert concurrency_of(settings.generator, wanted=settings.workers.concurrency, generator=made) == expected
+    assert concurrency_of(settings.generator, requested=settings.workers.concurrency, generator=made) == expected
 
 
 def test_signals_are_counted():

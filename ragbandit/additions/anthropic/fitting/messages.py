@@ -20,39 +20,39 @@ _ONE_SAMPLING: Final = re.compile(r"(opus|sonnet|haiku)-(4[-.][1-9]\b|[5-9]\b)")
 _Moved: TypeAlias = set[tuple[int, str]]
 
 
-def fit_before_messages(body: Mapping[str, Any], *, takes: ServerFeatures) -> tuple[dict[str, Any], RequestChanges]:
+def fit_before_messages(body: Mapping[str, Any], *, server: ServerFeatures) -> tuple[dict[str, Any], RequestChanges]:
     """Returns (a chat completion that can become a request for Messages, the changes). Does not change `body`."""
     whole, fitted = dict(body), RequestChanges()
-    fit_free_text(whole, takes=takes, fitted=fitted)
-    fit_order(whole, fitted=fitted)
+    fit_free_text(whole, server=server, changes=fitted)
+    fit_order(whole, changes=fitted)
     return whole, fitted
 
 
 def fit_messages(
-    body: Mapping[str, Any], *, model: str, takes: ServerFeatures, fitted: RequestChanges
+    body: Mapping[str, Any], *, model: str, server: ServerFeatures, changes: RequestChanges
 ) -> dict[str, Any]:
     """Returns the body of a request for Messages in a form that this server accepts. Does not change `body`.
 
     Unchanged messages are the same objects.
     """
     whole = dict(body)
-    fit_block_names(whole, takes=takes, fitted=fitted)
+    fit_block_names(whole, server=server, changes=changes)
     for name, fit in (("messages.order", _order_results), ("messages.content", _fit_contents)):
         messages = fit(whole["messages"])
         if messages != whole["messages"]:
             whole["messages"] = messages
-            fitted.changed.add(name)
-    _move_system(whole, fitted=fitted)
+            changes.changed.add(name)
+    _move_system(whole, changes=changes)
     if "system" in whole:
-        _fit_system(whole, fitted=fitted)
+        _fit_system(whole, changes=changes)
     if not whole["messages"] or whole["messages"][0].get("role") == "assistant":
-        _begin_with_user(whole, fitted=fitted)
-    fit_block_schemas(whole, takes=takes, fitted=fitted)
-    _fit_sampling(whole, model=model, fitted=fitted)
+        _begin_with_user(whole, changes=changes)
+    fit_block_schemas(whole, server=server, changes=changes)
+    _fit_sampling(whole, model=model, changes=changes)
     return whole
 
 
-def _fit_sampling(body: dict[str, Any], *, model: str, fitted: RequestChanges) -> None:
+def _fit_sampling(body: dict[str, Any], *, model: str, changes: RequestChanges) -> None:
     """Leave out parameters that are refused together with thinking, or with each other."""
     refused = set[str]()
     if object_in(body, "thinking").get("type") in ("enabled", "adaptive"):
@@ -61,28 +61,28 @@ def _fit_sampling(body: dict[str, Any], *, model: str, fitted: RequestChanges) -
         refused.add("top_p")
     for name in refused & body.keys():
         del body[name]
-        fitted.changed.add(name)
+        changes.changed.add(name)
 
 
-def _move_system(body: dict[str, Any], *, fitted: RequestChanges) -> None:
+def _move_system(body: dict[str, Any], *, changes: RequestChanges) -> None:
     """Move leading system messages into the field `system`; later ones keep their place. Roles `developer` become
     `system`.
     """
     messages = [one | {"role": "system"} if one.get("role") == "developer" else one for one in body["messages"]]
     first = next((at for at, message in enumerate(messages) if message.get("role") != "system"), len(messages))
     if messages != body["messages"]:
-        fitted.changed.add("messages.role")
+        changes.changed.add("messages.role")
     if first:
         lead = [block for message in messages[:first] for block in _blocks(message)]
         given = [
             block for block in [*_blocks({"content": body.get("system") or []}), *lead] if not is_blank_part(block)
         ]
         body["system"], messages = given, messages[first:]
-        fitted.changed.add("messages.order")
+        changes.changed.add("messages.order")
     body["messages"] = messages
 
 
-def _fit_system(body: dict[str, Any], *, fitted: RequestChanges) -> None:
+def _fit_system(body: dict[str, Any], *, changes: RequestChanges) -> None:
     system = body["system"]
     kept = [part for part in system if not is_blank_part(part)] if isinstance(system, list) else system
     if is_blank_part(kept) or kept in (None, []):
@@ -90,16 +90,16 @@ def _fit_system(body: dict[str, Any], *, fitted: RequestChanges) -> None:
     elif kept != system:
         body["system"] = kept
     if body.get("system") != system and system not in (None, [], ""):
-        fitted.changed.add("system")
+        changes.changed.add("system")
 
 
-def _begin_with_user(body: dict[str, Any], *, fitted: RequestChanges) -> None:
+def _begin_with_user(body: dict[str, Any], *, changes: RequestChanges) -> None:
     """Put a user's message first. Its text is the system's text if there are no other messages."""
     content: Any = BEGINNING
     if not body["messages"]:
         content = body.pop("system", BLANK)
     body["messages"] = [{"role": "user", "content": content}, *body["messages"]]
-    fitted.changed.add("messages.order")
+    changes.changed.add("messages.order")
 
 
 def _fit_contents(messages: Sequence[Any]) -> list[Any]:
@@ -144,7 +144,7 @@ def _order_results(messages: Sequence[Any]) -> list[Any]:
     places, placed, at = CallPositions(calls=calls, results=results), list[Any](), 0
     moved: _Moved = set()
     while at < len(messages):
-        begin, at = at, _end_of_answer(messages, at=at)
+        begin, at = at, _end_of_answer(messages, index=at)
         placed += messages[begin:at]
         turn, follows = list(messages[at : at + 1]), at < len(messages) and messages[at].get("role") == "user"
         asked = [key for place in range(begin, at) for key in calls[place]]
@@ -167,11 +167,11 @@ def _order_results(messages: Sequence[Any]) -> list[Any]:
     return placed
 
 
-def _end_of_answer(messages: Sequence[Any], *, at: int) -> int:
-    """Index of the first message after the assistant's messages from `at` on."""
-    while at < len(messages) and messages[at].get("role") == "assistant":
-        at += 1
-    return at
+def _end_of_answer(messages: Sequence[Any], *, index: int) -> int:
+    """Index of the first message after the assistant's messages from `index` on."""
+    while index < len(messages) and messages[index].get("role") == "assistant":
+        index += 1
+    return index
 
 
 def _begin_with_results(turn: Sequence[Any], *, answers: Sequence[Any]) -> list[Any]:

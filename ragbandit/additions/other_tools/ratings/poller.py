@@ -105,7 +105,7 @@ class RatingPoller:
         check_address(source.url, field=f"{self._field}.url", remedy="see docs/logs.md", query=True)
         if not key:
             raise ConfigError(f"{variable} is not set", field=field, remedy="set the variable")
-        check_header_value(key, what=variable, field=field, remedy="copy the key again")
+        check_header_value(key, source=variable, field=field, remedy="copy the key again")
         return RatingPages(source.url, credentials=authorization_of(key), name=self._field, place=place)
 
     def _feedback_row(self, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -454,7 +454,7 @@ class ModelReply:
         )
         self.counts.check("calls", len(sent))
         size = 0 if is_whole else len(sent)
-        calls = [piece for at, entry in enumerate(sent) for piece in self._take_call(entry, at=at, of=size)]
+        calls = [piece for at, entry in enumerate(sent) for piece in self._take_call(entry, nth=at, size=size)]
         self.counts.check("calls", len(self._calls))
         if calls:
             self.delta["tool_calls"] = calls
@@ -463,22 +463,22 @@ class ModelReply:
         """The first pieces of calls whose arguments have not begun."""
         return [call.begin() for call in self._calls if call.head is not None]
 
-    def _take_call(self, entry: Mapping[str, Any], *, at: int, of: int) -> list[dict[str, Any]]:
-        """Read a piece of a tool call. Returns the pieces for clients. at, of: see `_known_call`."""
+    def _take_call(self, entry: Mapping[str, Any], *, nth: int, size: int) -> list[dict[str, Any]]:
+        """Read a piece of a tool call. Returns the pieces for clients. nth, size: see `_find_call`."""
         kind = "custom" if isinstance(entry.get("custom"), dict) else "function"
         texts = (CALL_TEXTS[kind], "parameters", "input")
         body = entry[kind] if isinstance(entry.get(kind), dict) else entry
         read_by_name = {"index", "id", "type", kind, *(("name", *texts) if body is entry else ())}
-        further, size = clean_value(
+        further, length = clean_value(
             {key: entry[key] for key in entry if entry[key] is not None and key not in read_by_name}
         )
-        self.size += size
+        self.size += length
         server_id = whole_characters(flat_text(entry.get("id")))
         name = whole_characters(flat_text(body.get("name")))
         sent = next(filter(None, map(body.get, texts)), None)
         text = arguments_text(sent)
         index = count_of(entry.get("index"))
-        call = self._known_call(server_id, index=index, is_named=bool(name), at=at, of=of)
+        call = self._find_call(server_id, index=index, is_named=bool(name), nth=nth, size=size)
         if call is not None and self._begins_another(call, server_id=server_id, name=name, text=text, index=index):
             call = None
         known = 0 if call is None else self.message.call_size(call.place)
@@ -508,17 +508,17 @@ class ModelReply:
         if index is not None:
             self._by_index[index] = call
         self.size += len(server_id) + len(name)
-        if of and not sent:
+        if size and not sent:
             return earlier
         return [*earlier, call.begin(self._complete_characters(place, text))]
 
-    def _known_call(self, server_id: str, *, index: int | None, is_named: bool, at: int, of: int) -> _Call | None:
+    def _find_call(self, server_id: str, *, index: int | None, is_named: bool, nth: int, size: int) -> _Call | None:
         """The call that a piece may continue; None if the piece begins a new call.
 
-        at: position of the piece in its chunk
-        of: number of pieces in the chunk; 0 in a whole message, in which every piece is a complete call
+        nth: index of the piece in its chunk
+        size: number of pieces in the chunk; 0 in a whole message, in which every piece is a complete call
         """
-        if not of:
+        if not size:
             return None
         if index in self._by_index:
             return self._by_index[index]
@@ -530,8 +530,8 @@ class ModelReply:
         if index is not None:  # some servers send arguments with another index than the call's first piece
             call = self._calls[min(index, len(self._calls) - 1)]
             return None if is_named or server_id or self._has_whole_arguments(call) else call
-        at = -1 if of == 1 else at
-        return self._calls[at] if at < len(self._calls) else None
+        nth = -1 if size == 1 else nth
+        return self._calls[nth] if nth < len(self._calls) else None
 
     def _repeats_arguments(self, call: _Call | None, *, text: str) -> bool:
         """Whether the arguments of a piece are empty, or repeat all arguments of the call."""

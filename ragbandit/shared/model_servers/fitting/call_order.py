@@ -13,7 +13,7 @@ from ragbandit.shared.reading.fields import flat_text
 NO_RESULT: Final = "(no result)"
 
 
-def fit_order(body: dict[str, Any], *, fitted: RequestChanges) -> None:
+def fit_order(body: dict[str, Any], *, changes: RequestChanges) -> None:
     """Move the results of calls behind their calls, for every kind of server."""
     messages = body["messages"]
     if not any(message.get("role") == "tool" or message.get("tool_calls") for message in messages):
@@ -22,7 +22,7 @@ def fit_order(body: dict[str, Any], *, fitted: RequestChanges) -> None:
     placed = named if _is_ordered(named) else _in_order(named)
     if placed != messages:
         body["messages"] = placed
-        fitted.changed.add("messages.order")
+        changes.changed.add("messages.order")
 
 
 def message_calls(message: Mapping[str, Any]) -> list[Any]:
@@ -115,7 +115,7 @@ def _in_order(messages: Sequence[Any]) -> list[Any]:
         if not ids[at - 1]:
             placed.append(message)
             continue
-        begin, at = at - 1, _end_of_answer(messages, ids=ids, at=at, taken=places.taken)
+        begin, at = at - 1, _end_of_answer(messages, ids=ids, index=at, taken=places.taken)
         parts = [messages[place] for place in range(begin, at) if place not in places.taken]
         placed.append(join_messages(parts))
         for key in dict.fromkeys(key for place in range(begin, at) for key in ids[place]):
@@ -125,13 +125,13 @@ def _in_order(messages: Sequence[Any]) -> list[Any]:
     return placed
 
 
-def _end_of_answer(messages: Sequence[Any], *, ids: Sequence[Sequence[str]], at: int, taken: set[int]) -> int:
+def _end_of_answer(messages: Sequence[Any], *, ids: Sequence[Sequence[str]], index: int, taken: set[int]) -> int:
     """Index of the first message after an answer: adjacent messages of the assistant with other calls belong to it."""
-    known = set(ids[at - 1])
-    while at < len(messages):
-        if at not in taken:
-            if messages[at].get("role") != "assistant" or not known.isdisjoint(ids[at]):
+    known = set(ids[index - 1])
+    while index < len(messages):
+        if index not in taken:
+            if messages[index].get("role") != "assistant" or not known.isdisjoint(ids[index]):
                 break
-            known.update(ids[at])
-        at += 1
-    return at
+            known.update(ids[index])
+        index += 1
+    return index

@@ -26,7 +26,7 @@ _MOST_VALUES: Final = 8_000
 
 
 def fit_chat(
-    body: Mapping[str, Any], *, takes: ServerFeatures, same: UnchangedTools | None = None
+    body: Mapping[str, Any], *, server: ServerFeatures, same: UnchangedTools | None = None
 ) -> tuple[dict[str, Any], RequestChanges]:
     """Returns (the body of a chat completion in a form that this server takes, the changes). The given body is not
     changed, and unchanged messages are the same objects. same: tools that need no change for this server.
@@ -38,17 +38,17 @@ def fit_chat(
     ]
     has_tools = any(marks) or not body.keys().isdisjoint(_TOOLS)
     if has_tools:
-        fit_free_text(whole, takes=takes, fitted=fitted)
-        if takes.declared_tools:
-            _declare_tools(whole, fitted=fitted)
-        fit_order(whole, fitted=fitted)
-    fit_contents(whole, takes=takes, fitted=fitted)
-    fit_roles(whole, takes=takes, fitted=fitted)
+        fit_free_text(whole, server=server, changes=fitted)
+        if server.declared_tools:
+            _declare_tools(whole, changes=fitted)
+        fit_order(whole, changes=fitted)
+    fit_contents(whole, server=server, changes=fitted)
+    fit_roles(whole, server=server, changes=fitted)
     if has_tools:
-        fit_names(whole, takes=takes, fitted=fitted)
-    if has_tools or takes.closed_words:
-        fit_schemas(whole, takes=takes, fitted=fitted)
-    fit_parameters(whole, takes=takes, fitted=fitted)
+        fit_names(whole, server=server, changes=fitted)
+    if has_tools or server.closed_words:
+        fit_schemas(whole, server=server, changes=fitted)
+    fit_parameters(whole, server=server, changes=fitted)
     return whole, fitted
 
 
@@ -69,11 +69,11 @@ def fitting_size(body: Mapping[str, Any]) -> int:
     return _VALUE * (count + len(waiting)) + characters // _TEXT
 
 
-def _declare_tools(body: dict[str, Any], *, fitted: RequestChanges) -> None:
+def _declare_tools(body: dict[str, Any], *, changes: RequestChanges) -> None:
     """Declare the tools of earlier calls if the request declares none."""
     calls = [call for message in body["messages"] for call in objects_in(message.get("tool_calls") or [])]
     names = dict.fromkeys(filter(None, (flat_text(object_in(call, "function").get("name")) for call in calls)))
     if names and not body.get("tools"):
         schema = {"type": "object", "properties": dict[str, Any]()}
         body["tools"] = [{"type": "function", "function": {"name": name, "parameters": schema}} for name in names]
-        fitted.changed.add("tools")
+        changes.changed.add("tools")

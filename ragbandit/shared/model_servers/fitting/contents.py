@@ -65,47 +65,47 @@ def media_type(declared: str, *, data: str) -> str:
     return known or _ALIASES.get(plain, plain)
 
 
-def fit_contents(body: dict[str, Any], *, takes: ServerFeatures, fitted: RequestChanges) -> None:
+def fit_contents(body: dict[str, Any], *, server: ServerFeatures, changes: RequestChanges) -> None:
     """Fit the contents of a chat completion."""
     messages = list[Any]()
     for message in body["messages"]:
-        changed = _fit_message(message, takes=takes, fitted=fitted)
+        changed = _fit_message(message, server=server, changes=changes)
         messages += [] if changed is None else [changed]
-    if not takes.blank_end:
+    if not server.blank_end:
         kept = without_blank_end(messages)
-        fitted.changed |= {"messages.content"} if kept != messages else set()
+        changes.changed |= {"messages.content"} if kept != messages else set()
         messages = kept
-    body["messages"] = _results_as_text(messages, fitted=fitted) if takes.text_results else messages
-    if not takes.cache_marks:
+    body["messages"] = _results_as_text(messages, changes=changes) if server.text_results else messages
+    if not server.cache_marks:
         tools = body.get("tools")
         if isinstance(tools, list) and any(_is_marked(tool) for tool in tools):
             body["tools"] = [_unmarked(tool) for tool in tools]
-            fitted.changed.add(MARK)
+            changes.changed.add(MARK)
         if body.pop(MARK, None) is not None:
-            fitted.changed.add(MARK)
+            changes.changed.add(MARK)
 
 
-def _fit_message(message: dict[str, Any], *, takes: ServerFeatures, fitted: RequestChanges) -> dict[str, Any] | None:
+def _fit_message(message: dict[str, Any], *, server: ServerFeatures, changes: RequestChanges) -> dict[str, Any] | None:
     """The message in a form that the server takes; None if nothing of it is left."""
     content = message.get("content")
     parts = content if isinstance(content, list) else None
-    if not takes.cache_marks and (MARK in message or (parts and any(map(_is_marked, parts)))):
+    if not server.cache_marks and (MARK in message or (parts and any(map(_is_marked, parts)))):
         message = _unmarked(message) | ({"content": list(map(_unmarked, parts))} if parts else {})
-        fitted.changed.add(MARK)
-    if takes.message_fields is not None and not message.keys() <= takes.message_fields:
-        left_out = [name for name in message if name not in takes.message_fields]
-        fitted.changed |= {f"messages.{name}" for name in left_out if message[name] not in (None, [], "")}
-        message = {name: value for name, value in message.items() if name in takes.message_fields}
-    if takes.images is not None and parts:
-        message = _fit_images(message, fitted=fitted)
+        changes.changed.add(MARK)
+    if server.message_fields is not None and not message.keys() <= server.message_fields:
+        left_out = [name for name in message if name not in server.message_fields]
+        changes.changed |= {f"messages.{name}" for name in left_out if message[name] not in (None, [], "")}
+        message = {name: value for name, value in message.items() if name in server.message_fields}
+    if server.images is not None and parts:
+        message = _fit_images(message, changes=changes)
     calls = message.get("tool_calls")
-    if takes.json_arguments and isinstance(calls, list) and calls:
-        message = _with_json_calls(message, calls=calls, fitted=fitted)
+    if server.json_arguments and isinstance(calls, list) and calls:
+        message = _with_json_calls(message, calls=calls, changes=changes)
     if content in (None, []) and (content == [] or not calls):
         empty: Any = None if calls and message.get("role") == "assistant" else ""
         message = message if content is None and message.get("function_call") else {**message, "content": empty}
-    if not takes.blank:
-        message = _without_blanks(message, fitted=fitted)
+    if not server.blank:
+        message = _without_blanks(message, changes=changes)
         if not message.get("content") and not calls:
             if message.get("role") not in ("user", "tool"):
                 return None
@@ -113,13 +113,13 @@ def _fit_message(message: dict[str, Any], *, takes: ServerFeatures, fitted: Requ
     return message
 
 
-def _without_blanks(message: dict[str, Any], *, fitted: RequestChanges) -> dict[str, Any]:
+def _without_blanks(message: dict[str, Any], *, changes: RequestChanges) -> dict[str, Any]:
     content = message.get("content")
     kept: Any = [part for part in content if not is_blank_part(part)] if isinstance(content, list) else content
     kept = None if is_blank_part(content) else kept
     if kept == content:
         return message
-    fitted.changed.add("messages.content")
+    changes.changed.add("messages.content")
     return {**message, "content": kept}
 
 
@@ -153,11 +153,11 @@ def _without_blank_end(content: Any) -> Any:
     return [*content[: size - 1], last if text == last["text"] else {**last, "text": text}]
 
 
-def _fit_images(message: dict[str, Any], *, fitted: RequestChanges) -> dict[str, Any]:
+def _fit_images(message: dict[str, Any], *, changes: RequestChanges) -> dict[str, Any]:
     parts = [_fit_image(part) for part in message["content"]]
     if parts == message["content"]:
         return message
-    fitted.changed.add("messages.content")
+    changes.changed.add("messages.content")
     return {**message, "content": parts}
 
 
@@ -174,12 +174,12 @@ def _fit_image(part: Any) -> Any:
     return {**part, "image_url": {**image, "url": right} if isinstance(image, dict) else right}
 
 
-def _with_json_calls(message: dict[str, Any], *, calls: list[Any], fitted: RequestChanges) -> dict[str, Any]:
+def _with_json_calls(message: dict[str, Any], *, calls: list[Any], changes: RequestChanges) -> dict[str, Any]:
     """The message with a JSON object as arguments of each call."""
     right = [_with_json_arguments(call) for call in calls]
     if right == calls:
         return message
-    fitted.changed.add("tool_calls.arguments")
+    changes.changed.add("tool_calls.arguments")
     return {**message, "tool_calls": right}
 
 
@@ -202,7 +202,7 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def _results_as_text(messages: Sequence[Any], *, fitted: RequestChanges) -> list[Any]:
+def _results_as_text(messages: Sequence[Any], *, changes: RequestChanges) -> list[Any]:
     """The messages with results of tools as texts. A user's message after them has their images and files."""
     placed, media = list[Any](), list[Any]()
     for message in messages:
@@ -216,11 +216,11 @@ def _results_as_text(messages: Sequence[Any], *, fitted: RequestChanges) -> list
         if media and message.get("role") != "tool":
             placed.append({"role": "user", "content": media})
             media = []
-            fitted.changed.add("messages.content")
+            changes.changed.add("messages.content")
         placed.append(message)
     if media:
         placed.append({"role": "user", "content": media})
-        fitted.changed.add("messages.content")
+        changes.changed.add("messages.content")
     return placed
 
 

@@ -14,13 +14,13 @@ from ragbandit.shared.reading.fields import flat_text, object_in, objects_in
 INPUT: Final = "input"
 
 
-def fit_free_text(body: dict[str, Any], *, takes: ServerFeatures, fitted: RequestChanges) -> None:
+def fit_free_text(body: dict[str, Any], *, server: ServerFeatures, changes: RequestChanges) -> None:
     """Convert tools of free text, and their calls, to functions if the model has only functions."""
-    if takes.free_text is not None:
+    if server.free_text is not None:
         return
     if any(tool.get("type") == "custom" for tool in objects_in(body.get("tools"))):
-        body["tools"] = [_as_function(tool, fitted=fitted) for tool in body["tools"]]
-        fitted.changed.add("tools.custom")
+        body["tools"] = [_as_function(tool, changes=changes) for tool in body["tools"]]
+        changes.changed.add("tools.custom")
     choice = object_in(body, "tool_choice")
     if choice.get("type") == "custom":
         body["tool_choice"] = {"type": "function", "function": {"name": object_in(choice, "custom").get("name")}}
@@ -36,7 +36,7 @@ def _has_custom(message: Mapping[str, Any]) -> bool:
     return isinstance(calls, list) and "custom" in [call.get("type") for call in calls if isinstance(call, dict)]
 
 
-def _as_function(tool: Any, *, fitted: RequestChanges) -> Any:
+def _as_function(tool: Any, *, changes: RequestChanges) -> Any:
     custom = object_in(tool, "custom") if isinstance(tool, dict) else {}
     if not custom or tool.get("type") != "custom":
         return tool
@@ -45,7 +45,7 @@ def _as_function(tool: Any, *, fitted: RequestChanges) -> Any:
     description = flat_text(custom.get("description"))
     if grammar.get("definition"):
         description += f"\n\n{INPUT} follows this {grammar.get('syntax')} grammar:\n{grammar['definition']}"
-    fitted.free_text.add(str(custom.get("name")))
+    changes.free_text.add(str(custom.get("name")))
     schema = {
         "type": "object",
         "properties": {INPUT: {"type": "string", "description": "The whole input of the tool, as plain text"}},

@@ -15,8 +15,8 @@ _RESULTS: Final = ("tool", "function")
 class CallIdForms:
     """Ids of calls in a form that the server takes. They depend only on the conversation, so that caches stay valid."""
 
-    def __init__(self, *, takes: ServerFeatures, fitted: RequestChanges) -> None:
-        self._form, self._is_unique, self._fitted = takes.call_id, takes.unique_ids, fitted
+    def __init__(self, *, server: ServerFeatures, changes: RequestChanges) -> None:
+        self._form, self._is_unique, self._fitted = server.call_id, server.unique_ids, changes
         self._count = dict[str, int]()
         #: a client's id -> the newest id for the server
         self._newest = dict[str, str]()
@@ -39,35 +39,35 @@ class CallIdForms:
         return self._newest[key] if key in self._newest else self.id_for_call(key)
 
 
-def tool_name(name: str, *, takes: ServerFeatures, fitted: RequestChanges) -> str:
+def tool_name(name: str, *, server: ServerFeatures, changes: RequestChanges) -> str:
     """The name of a tool for the server."""
-    if takes.tool_name.fits(name):
+    if server.tool_name.fits(name):
         return name
-    new = takes.tool_name.text_in_form(name)
-    fitted.names[new] = name
-    fitted.changed.add("tools.name")
-    if name in fitted.free_text:
-        fitted.free_text.add(new)
+    new = server.tool_name.text_in_form(name)
+    changes.names[new] = name
+    changes.changed.add("tools.name")
+    if name in changes.free_text:
+        changes.free_text.add(new)
     return new
 
 
-def fit_names(body: dict[str, Any], *, takes: ServerFeatures, fitted: RequestChanges) -> None:
+def fit_names(body: dict[str, Any], *, server: ServerFeatures, changes: RequestChanges) -> None:
     """Fit the ids and names of a chat completion."""
 
     def renamed(name: str) -> str:
-        return tool_name(name, takes=takes, fitted=fitted)
+        return tool_name(name, server=server, changes=changes)
 
     tools = body.get("tools")
     if isinstance(tools, list) and tools:
         body["tools"] = [_with_name(tool, renamed) for tool in tools]
-        if takes.unique_tools:
-            drop_repeated_tools(body, fitted=fitted)
+        if server.unique_tools:
+            drop_repeated_tools(body, changes=changes)
     if isinstance(body.get("functions"), list):  # the older form of tools
         body["functions"] = [rename_text(function, "name", renamed) for function in body["functions"]]
     for name, fit in (("tool_choice", _with_name), ("function_call", _with_own_name)):
         if isinstance(body.get(name), dict):
             body[name] = fit(body[name], renamed)
-    ids = CallIdForms(takes=takes, fitted=fitted)
+    ids = CallIdForms(server=server, changes=changes)
     body["messages"] = [
         _message(message, ids=ids, renamed=renamed)
         if message.get("tool_calls") or message.get("function_call") or message.get("role") in _RESULTS
@@ -94,7 +94,7 @@ def _message(message: Mapping[str, Any], *, ids: CallIdForms, renamed: Rename) -
     return message
 
 
-def drop_repeated_tools(body: dict[str, Any], *, fitted: RequestChanges) -> None:
+def drop_repeated_tools(body: dict[str, Any], *, changes: RequestChanges) -> None:
     """Keep the first of several tools with the same name."""
     kept, known = list[Any](), set[str]()
     for tool in body["tools"]:
@@ -105,7 +105,7 @@ def drop_repeated_tools(body: dict[str, Any], *, fitted: RequestChanges) -> None
         known.add(name)
     if len(kept) < len(body["tools"]):
         body["tools"] = kept
-        fitted.changed.add("tools.name")
+        changes.changed.add("tools.name")
 
 
 def _with_own_name(fields: Any, renamed: Rename) -> Any:

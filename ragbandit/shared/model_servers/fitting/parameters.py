@@ -10,27 +10,27 @@ from ragbandit.shared.model_servers.fitting.kinds import ServerFeatures
 from ragbandit.shared.reading.fields import object_in
 
 
-def fit_parameters(body: dict[str, Any], *, takes: ServerFeatures, fitted: RequestChanges) -> None:
+def fit_parameters(body: dict[str, Any], *, server: ServerFeatures, changes: RequestChanges) -> None:
     """Leave out parameters that the server refuses, rename others, and ask for a schema in words."""
-    refused = takes.refused
-    if takes.refused_thinking:
+    refused = server.refused
+    if server.refused_thinking:
         effort = sent_effort(body)
-        thinks = takes.thinks if effort is None else effort != "none"
-        refused = refused | takes.refused_thinking if thinks else refused
+        thinks = server.thinks if effort is None else effort != "none"
+        refused = refused | server.refused_thinking if thinks else refused
     for name in refused & body.keys():
         if body.pop(name) is not None:
-            fitted.changed.add(name)
-    for name, known in (takes.renamed or {}).items():
+            changes.changed.add(name)
+    for name, known in (server.renamed or {}).items():
         if name in body:
             value = body.pop(name)
             body.setdefault(known, value)
     stops = body.get("stop")
-    if takes.most_stops is not None and isinstance(stops, list) and len(stops) > takes.most_stops:
-        body["stop"] = stops[: takes.most_stops]
-        fitted.changed.add("stop")
-    if not takes.json_schema and object_in(body, "response_format").get("type") == "json_schema":
+    if server.most_stops is not None and isinstance(stops, list) and len(stops) > server.most_stops:
+        body["stop"] = stops[: server.most_stops]
+        changes.changed.add("stop")
+    if not server.json_schema and object_in(body, "response_format").get("type") == "json_schema":
         _ask_for_schema(body)
-        fitted.changed.add("response_format")
+        changes.changed.add("response_format")
 
 
 def _ask_for_schema(body: dict[str, Any]) -> None:

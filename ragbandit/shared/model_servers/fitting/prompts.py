@@ -10,10 +10,10 @@ from ragbandit.shared.model_servers.fitting.parameters import fit_parameters
 from ragbandit.shared.model_servers.fitting.roles import fit_roles
 
 
-def fit_prompt(body: Mapping[str, Any], *, takes: ServerFeatures) -> dict[str, Any]:
+def fit_prompt(body: Mapping[str, Any], *, server: ServerFeatures) -> dict[str, Any]:
     """A copy of the body of a chat completion without tools, schemas and files, in a form that the server takes."""
     whole, fitted = dict(body), RequestChanges()
-    fit_contents(whole, takes=takes, fitted=fitted)
-    fit_roles(whole, takes=takes, fitted=fitted)
-    fit_parameters(whole, takes=takes, fitted=fitted)
+    fit_contents(whole, server=server, changes=fitted)
+    fit_roles(whole, server=server, changes=fitted)
+    fit_parameters(whole, server=server, changes=fitted)
     return whole

@@ -16,39 +16,39 @@ _SYSTEM: Final = ("system", "developer")
 _SPOKEN: Final = ("user", "assistant")
 
 
-def fit_roles(body: dict[str, Any], *, takes: ServerFeatures, fitted: RequestChanges) -> None:
+def fit_roles(body: dict[str, Any], *, server: ServerFeatures, changes: RequestChanges) -> None:
     """Fit the roles of a chat completion, and the order of its messages."""
     messages: list[Any] = body["messages"]
     roles = [message.get("role") for message in messages]
-    if not takes.developer and "developer" in roles:
-        fitted.changed.add("messages.role")
+    if not server.developer and "developer" in roles:
+        changes.changed.add("messages.role")
         messages = [
             message | {"role": "system"} if message.get("role") == "developer" else message for message in messages
         ]
-    placed = _reorder(messages, roles=roles, takes=takes)
+    placed = _reorder(messages, roles=roles, server=server)
     if placed != messages:
-        fitted.changed.add("messages.order")
+        changes.changed.add("messages.order")
     last = placed[-1] if placed else {}
-    if takes.prefix_mark and last.get("role") == "assistant" and not last.get("tool_calls"):
-        placed = [*placed[:-1], {**last, takes.prefix_mark: True}]
+    if server.prefix_mark and last.get("role") == "assistant" and not last.get("tool_calls"):
+        placed = [*placed[:-1], {**last, server.prefix_mark: True}]
     body["messages"] = placed
 
 
-def _reorder(messages: list[Any], *, roles: Sequence[Any], takes: ServerFeatures) -> list[Any]:
+def _reorder(messages: list[Any], *, roles: Sequence[Any], server: ServerFeatures) -> list[Any]:
     later_system = [role for role in roles[1:] if role in _SYSTEM]
-    if not takes.without_user and len(later_system) >= len(roles) - 1 and all(role in _SYSTEM for role in roles[:1]):
+    if not server.without_user and len(later_system) >= len(roles) - 1 and all(role in _SYSTEM for role in roles[:1]):
         messages = [*messages[:-1], *({**message, "role": "user"} for message in messages[-1:])]
-    if takes.system != "anywhere" and (takes.system == "nowhere" or later_system):
+    if server.system != "anywhere" and (server.system == "nowhere" or later_system):
         messages = _system_first(messages)
-        if takes.system == "nowhere" and messages and messages[0].get("role") in _SYSTEM:
+        if server.system == "nowhere" and messages and messages[0].get("role") in _SYSTEM:
             messages = _without_system(messages)
     first = next((at for at, message in enumerate(messages) if message.get("role") not in _SYSTEM), len(messages))
-    is_asked = takes.user_first or (not takes.without_user and all(one.get("role") != "user" for one in messages))
+    is_asked = server.user_first or (not server.without_user and all(one.get("role") != "user" for one in messages))
     if is_asked and [message.get("role") for message in messages[first : first + 1]] != ["user"]:
         messages = [*messages[:first], {"role": "user", "content": BEGINNING}, *messages[first:]]
-    if takes.alternates:
+    if server.alternates:
         messages = _alternating(messages)
-    return messages if takes.user_after_result else _answer_results(messages)
+    return messages if server.user_after_result else _answer_results(messages)
 
 
 def _system_first(messages: Sequence[Mapping[str, Any]]) -> list[Any]:

@@ -20,42 +20,42 @@ _CHOICES: Final = ("anyOf", "oneOf", "allOf")
 _DEEPEST: Final = 50
 
 
-def fit_schemas(body: dict[str, Any], *, takes: ServerFeatures, fitted: RequestChanges) -> None:
+def fit_schemas(body: dict[str, Any], *, server: ServerFeatures, changes: RequestChanges) -> None:
     """Fit the schemas of a chat completion's tools, and of its answer."""
     if isinstance(body.get("tools"), list):
-        fit = partial(_fit_tool, takes=takes, fitted=fitted)
-        body["tools"] = [fitted.same.fit(tool, fit) for tool in body["tools"]]
+        fit = partial(_fit_tool, server=server, changes=changes)
+        body["tools"] = [changes.same.fit(tool, fit) for tool in body["tools"]]
     if isinstance(body.get("functions"), list):  # the older form of tools
-        tools = [_fit_tool({"function": function}, takes=takes, fitted=fitted) for function in body["functions"]]
+        tools = [_fit_tool({"function": function}, server=server, changes=changes) for function in body["functions"]]
         body["functions"] = [tool["function"] for tool in tools]
     form = object_in(object_in(body, "response_format"), "json_schema")
-    if takes.closed_words and object_in(form, "schema"):
-        schema = close_schema(form["schema"], words=takes.closed_words)
+    if server.closed_words and object_in(form, "schema"):
+        schema = close_schema(form["schema"], words=server.closed_words)
         if schema != form["schema"]:
             body["response_format"] = body["response_format"] | {"json_schema": {**form, "schema": schema}}
-            fitted.changed.add("response_format")
+            changes.changed.add("response_format")
 
 
-def _fit_tool(tool: Any, *, takes: ServerFeatures, fitted: RequestChanges) -> Any:
+def _fit_tool(tool: Any, *, server: ServerFeatures, changes: RequestChanges) -> Any:
     function = object_in(tool, "function") if isinstance(tool, dict) else {}
-    if not function or takes.schemas == "any" or "parameters" not in function:
+    if not function or server.schemas == "any" or "parameters" not in function:
         return tool
-    schema = fit_schema(function["parameters"], takes=takes, is_strict=function.get("strict") is True)
+    schema = fit_schema(function["parameters"], server=server, is_strict=function.get("strict") is True)
     changed = {**function, "parameters": schema}
-    if takes.schemas == "nonempty" and not schema.get("properties"):
+    if server.schemas == "nonempty" and not schema.get("properties"):
         del changed["parameters"]
     if changed == function:
         return tool
-    fitted.changed.add("tools.parameters")
+    changes.changed.add("tools.parameters")
     return {**tool, "function": changed}
 
 
-def fit_schema(schema: Any, *, takes: ServerFeatures, is_strict: bool) -> dict[str, Any]:
+def fit_schema(schema: Any, *, server: ServerFeatures, is_strict: bool) -> dict[str, Any]:
     """The schema of a function's parameters in a form that this server takes, with an object at the top."""
     sent = schema if isinstance(schema, dict) else {}
-    whole = _complete_schema(_one_object(sent), is_whole=takes.schemas != "valid")
+    whole = _complete_schema(_one_object(sent), is_whole=server.schemas != "valid")
     fitted: dict[str, Any] = (
-        close_schema(whole, words=takes.closed_words) if is_strict and takes.closed_words else whole
+        close_schema(whole, words=server.closed_words) if is_strict and server.closed_words else whole
     )
     return fitted
 

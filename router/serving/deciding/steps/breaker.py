@@ -62,7 +62,7 @@ class Breaker(Step):
                 continue
             known = tuple(arm for arm in question.arms if arm not in breaker.gone)
             failing = tuple(arm for arm in question.arms if arm not in arms)
-            question.offer(arms or known or question.arms, by="breaker")
+            question.offer(arms or known or question.arms, cause="breaker")
             if failing:
                 question.add(UnhealthyArms(arms=failing, offered=not arms))
 

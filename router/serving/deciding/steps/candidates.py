@@ -96,7 +96,7 @@ def _draw_as_champion(
         arms=arms,
         seeds=None,
         settings=served.settings.policy,
-        seen=served.seen,
+        learned=served.seen,
         released=[query.terms.is_spent for query in queries],
     )
     for drawn in draws:

@@ -72,5 +72,5 @@ class JudgeShare(Step):
             counts = stored_counts(connection, label=self._label)
         if counts["learned"] + counts["judge_due"] >= self._first:
             uses = np.array([(0.0, use) for use in self._uses]).reshape(-1, 2)
-            scale = scales_of(uses, share=self._share, least=LEAST_JUDGED)[1]
+            scale = scales_of(uses, share=self._share, min_mean=LEAST_JUDGED)[1]
         self._scale = scale

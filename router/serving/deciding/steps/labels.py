@@ -116,11 +116,11 @@ def _use_for_learning(output: PolicyOutput) -> float:
     return float(ahead.std() * (ahead < 0.0).mean())
 
 
-def scales_of(parts: Matrix, *, share: float, least: float = LEAST_LABELLED) -> tuple[float, float]:
+def scales_of(parts: Matrix, *, share: float, min_mean: float = LEAST_LABELLED) -> tuple[float, float]:
     """Returns (c / mean of the column `learning`, c / mean of the column `estimate`) for the c at which the mean
     probability is `share`. Both are 0 if there is no data, or if every decision gets a label.
 
-    parts: `learning` and `estimate` of the newest questions, (questions, 2). least: lower limit of q / share
+    parts: `learning` and `estimate` of the newest questions, (questions, 2). min_mean: lower limit of q / share
     """
     if share >= 1.0 or not len(parts) or parts.max() <= 0.0:
         return 0.0, 0.0
@@ -128,7 +128,7 @@ def scales_of(parts: Matrix, *, share: float, least: float = LEAST_LABELLED) -> 
     uses = parts @ np.array(inverse)
     scale: float = share / float(uses.mean())
     for _ in range(12):  # fixed-point iterations
-        scale *= share / float(np.minimum(np.maximum(scale * uses, least * share), 1.0).mean())
+        scale *= share / float(np.minimum(np.maximum(scale * uses, min_mean * share), 1.0).mean())
     return scale * inverse[0], scale * inverse[1]
 
 

@@ -20,7 +20,7 @@ class Needs(Step):
             raise no_arm_error(question.query, lacking=lacking, passing=self.passing)
         if lacking:
             left = [arm for arm in question.allowed if arm not in lacking]
-            question.allow(left, by="caller" if [EFFORT] in lacking.values() else "needs")  # the caller limits efforts
+            question.allow(left, cause="caller" if [EFFORT] in lacking.values() else "needs")  # callers limit efforts
             question.add(LackingArms(needs={arm: tuple(needs) for arm, needs in lacking.items()}))
 
     def after(self, batch: Batch) -> None:

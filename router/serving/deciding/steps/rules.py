@@ -25,7 +25,7 @@ class Rules(Step):
                 field="arms",
                 remedy="leave arms out, use the model auto, or ask the operator to change the setting rules",
             )
-        question.allow(left, by="rule")
+        question.allow(left, cause="rule")
         question.add(AppliedRules(names=permission.names, arms=tuple(map(ArmName, sorted(permission.arms)))))
 
     @classmethod

@@ -45,9 +45,9 @@ class Question(Offer):
         """The query as the policy reads it, see `Decision.served`."""
         return self.query.at(self.cost_weight, unit=decided_unit({fact.key for fact in self.facts}))
 
-    def note_choice(self, by: ArmBy) -> None:
+    def note_choice(self, chooser: ArmBy) -> None:
         """Store what chose the arm. The caller's choice stays: a named arm, or only one allowed arm."""
-        self.arm_by = self.query.arm_by or ("caller" if self.arm_by == "caller" else by)
+        self.arm_by = self.query.arm_by or ("caller" if self.arm_by == "caller" else chooser)
 
     @property
     def is_drawn(self) -> bool:
@@ -55,19 +55,19 @@ class Question(Offer):
         is_chosen = self.certain_arm is not None or self.query.arm_by is not None or self.turn_of is not None
         return not (is_chosen or self.is_preview)
 
-    def allow(self, arms: Sequence[ArmName], *, by: ArmBy) -> None:
-        """Allow only these arms. by: what excludes the others"""
-        self._note_single_arm(arms, of=self.allowed, by=by)
+    def allow(self, arms: Sequence[ArmName], *, cause: ArmBy) -> None:
+        """Allow only these arms. cause: what excludes the others"""
+        self._note_single_arm(arms, before=self.allowed, cause=cause)
         self.allowed = tuple(arms)
 
-    def offer(self, arms: Sequence[ArmName], *, by: ArmBy) -> None:
-        """Offer only these arms to the policy. by: what excludes the others"""
-        self._note_single_arm(arms, of=self.arms, by=by)
+    def offer(self, arms: Sequence[ArmName], *, cause: ArmBy) -> None:
+        """Offer only these arms to the policy. cause: what excludes the others"""
+        self._note_single_arm(arms, before=self.arms, cause=cause)
         self.arms = tuple(arms)
 
-    def _note_single_arm(self, arms: Sequence[ArmName], *, of: Sequence[ArmName], by: ArmBy) -> None:
-        if len(arms) == 1 < len(of) and self.arm_by is None:
-            self.arm_by = by
+    def _note_single_arm(self, arms: Sequence[ArmName], *, before: Sequence[ArmName], cause: ArmBy) -> None:
+        if len(arms) == 1 < len(before) and self.arm_by is None:
+            self.arm_by = cause
 
     def add(self, fact: Fact) -> None:
         self.facts[type(fact)] = fact

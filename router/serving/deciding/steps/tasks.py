@@ -61,7 +61,7 @@ class Tasks(Step):
             if loop is not None:
                 question.turn_of = DecisionId(loop.first)
                 if loop.called_by is not None:
-                    _keep_arm(question, arm=ArmName(loop.called_by), by="calls")
+                    _keep_arm(question, arm=ArmName(loop.called_by), chooser="calls")
             if (self._has_tasks or query.unit is not None) and (key := self._key(question)) is not None:
                 keyed.append((question, key))
         if keyed:
@@ -102,7 +102,7 @@ class Tasks(Step):
         question.turn_of = task.first
         question.add(TaskTurn(unit=key, turn=task.turns + 1, until=until))
         if not brings_results:  # the arm that called the tools gets their results, whichever arm the task has
-            _keep_arm(question, arm=task.arm, by="task")
+            _keep_arm(question, arm=task.arm, chooser="task")
 
     def after(self, batch: Batch) -> None:
         for question in batch.questions:
@@ -130,7 +130,7 @@ class Tasks(Step):
             yield f"The turn stayed on {decision.arm}, which decision {stay.first} drew. It is no draw of its own."
 
 
-def _keep_arm(question: Question, *, arm: ArmName, by: ArmBy) -> None:
+def _keep_arm(question: Question, *, arm: ArmName, chooser: ArmBy) -> None:
     """Let a turn keep the arm of the earlier turns if that arm can answer. If a budget is spent, ask the policy."""
     if question.certain_arm is not None:
         if question.certain_arm != arm:
@@ -138,7 +138,7 @@ def _keep_arm(question: Question, *, arm: ArmName, by: ArmBy) -> None:
         return
     if question.query.arm_by is not None:
         return
-    question.note_choice(by)
+    question.note_choice(chooser)
     reason = _reason_to_move(question, arm=arm)
     if reason is not None:
         question.add(MovedTurn(reason=reason))

@@ -50,7 +50,7 @@ def stores(make_world, database_url):
 
 def sums(store, *, without=None):
     with store.database.read() as connection:
-        read = read_spending(connection, [ACME, KEY], now=question("x").made_at, without=without)
+        read = read_spending(connection, [ACME, KEY], now=question("x").made_at, excluded=without)
     return [(round(read[one].day, 6), round(read[one].reserved, 6)) for one in (ACME, KEY)]
 
 

@@ -59,7 +59,7 @@ def test_more_questions_never_make_a_report_less_sure(learned, kept):
     """The expected variance of the mean difference, (sum of 1 / share) / n^2, only falls, whatever the policy draws."""
     total, last = 0.0, float("inf")
     for questions in range(1, 5_000):
-        share = falling_share(0.1, until=200, then=0.02, learned=round(learned))
+        share = falling_share(0.1, until=200, end=0.02, learned=round(learned))
         total += 1.0 / share
         learned += 0.3 * (kept + (1.0 - kept) * share)
         assert total / questions**2 < last

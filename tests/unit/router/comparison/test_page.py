@@ -218,7 +218,7 @@ def test_a_line_over_time_shows_what_it_does_not_know():
     than five ratings is hollow, with the number of ratings in the table.
     """
     line = Line(name="a", values=[0.4, None, 0.5, 0.6, 0.7], look=(1, 0), counts=[4, 0, 5, 9, 1])
-    picture = draw_lines("Quality", at=[3600.0 * hour for hour in range(5)], series=[line], unit="reward", times=True)
+    picture = draw_lines("Quality", xs=[3600.0 * hour for hour in range(5)], series=[line], unit="reward", times=True)
     parsed = Parsed(picture.body)
     lines = [given for tag, given in parsed.tags if tag == "polyline"]
     assert [(given["class"], given["points"].count(",")) for given in lines] == [
@@ -230,13 +230,13 @@ def test_a_line_over_time_shows_what_it_does_not_know():
     assert marks == ["point arm-1 few", "point arm-1", "point arm-1", "point arm-1 few"]
     assert [row[1] for row in picture.table.rows] == ["0.400 of 4", NOTHING, "0.500 of 5", "0.600 of 9", "0.700 of 1"]
     assert ".point.few {" in (STATIC / "page.css").read_text()
-    counted = draw_lines("Reward", at=[1.0, 2.0, 3.0], series=[replace(line, values=[0.4, None, 0.5], counts=None)])
+    counted = draw_lines("Reward", xs=[1.0, 2.0, 3.0], series=[replace(line, values=[0.4, None, 0.5], counts=None)])
     assert counted.body.count("<polyline") == 1
 
 
 def test_an_axis_of_intervals_has_room_for_its_labels():
     """Long labels of many ticks are every second one, with the zero; ends of a dashed interval are not dashed."""
-    scale = number_scale([-9e-4, 0.0, 9e-4], unit="dollars", least=5)
+    scale = number_scale([-9e-4, 0.0, 9e-4], unit="dollars", ticks=5)
     whole, tight = (Parsed(_x_labels(scale, top=0.0, room=room)).words for room in (None, 24))
     assert len(whole) == len(scale.ticks) >= 5
     assert "$0.0000" in tight

@@ -50,7 +50,7 @@ def made_feedback(kind, value, *, number=1):
 
 
 def explicit(*feedback, outcome=None, how="first", **settings):
-    return explicit_reward(feedback, outcome=outcome, settings=RewardSettings(**settings), how=how)
+    return explicit_reward(feedback, outcome=outcome, settings=RewardSettings(**settings), method=how)
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ def test_an_arm_that_another_one_stood_in_for_gets_no_praise(kind, value):
 @given(values=st.lists(numbers, min_size=1, max_size=6))
 def test_aggregate_algebra(values):
     """The mean lies between min and max, sum = n * mean, and one value is its own aggregate."""
-    low, mean, high = (aggregate(values, how=how) for how in ("min", "mean", "max"))
+    low, mean, high = (aggregate(values, method=how) for how in ("min", "mean", "max"))
     assert low - 1e-12 <= mean <= high + 1e-12
-    assert aggregate(values, how="sum") == pytest.approx(mean * len(values), abs=1e-9)
+    assert aggregate(values, method="sum") == pytest.approx(mean * len(values), abs=1e-9)
     for how in ("first", "last", "mean", "sum", "min", "max"):
-        assert aggregate(values[:1], how=how) == values[0]
+        assert aggregate(values[:1], method=how) == values[0]
 
 
 @pytest.mark.parametrize("term", COST_TERMS)

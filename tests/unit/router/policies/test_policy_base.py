@@ -97,7 +97,7 @@ def test_raised_floors_are_kept(pmf, floor, data):
     """Every arm has the ordinary floor, and its raised one where all of them fit into 1; the sum is 1."""
     arms = [f"arm{i}" for i in range(len(pmf))]
     raised = data.draw(st.dictionaries(st.sampled_from(arms), st.floats(0.01, 0.5), min_size=1))
-    mixed = with_floor(pmf, floor=floor, raised=raised, arms=arms)
+    mixed = with_floor(pmf, floor=floor, floors=raised, arms=arms)
     assert math.fsum(mixed) == pytest.approx(1.0, abs=1e-12)
     floors = [max(floor, raised.get(arm, 0.0)) for arm in arms]
     assert min(mixed) >= min(floor, 1.0 / len(pmf)) - 1e-12
@@ -115,7 +115,7 @@ def test_newcomers_are_the_arms_with_too_few_outcomes():
 
 def test_a_broken_policy_keeps_the_floors():
     """The fallback's pmf has the floors too, and says why it was drawn from."""
-    drawn = draw(ValueError("no"), arms=("a", "b"), floor=0.02, fallback="a", seed=5, raised={"b": 0.4})
+    drawn = draw(ValueError("no"), arms=("a", "b"), floor=0.02, fallback="a", seed=5, floors={"b": 0.4})
     assert drawn.fault == "ValueError: no"
     assert drawn.pmf == pytest.approx((0.6 - 0.02 + 0.02, 0.4))
 

@@ -22,8 +22,8 @@ def test_one_line_at_each_end(caplog, expected):
     for _ in range(3):
         outage.note_failure(OSError("no socket"))
     assert outage.lasts
-    outage.note_reply(began=time.monotonic())
-    outage.note_reply(began=time.monotonic())
+    outage.note_reply(sent_at=time.monotonic())
+    outage.note_reply(sent_at=time.monotonic())
     assert not outage.lasts
     outage.note_failure(OSError("gone"))
     levels = ("WARNING", "INFO") if expected else ("DEBUG", "DEBUG")
@@ -38,7 +38,7 @@ def test_an_old_reply_ends_no_outage():
     """A reply to something that began before the failure says nothing about the time after it."""
     outage, began = Outage(), time.monotonic()
     outage.note_failure(OSError("gone"))
-    outage.note_reply(began=began)
+    outage.note_reply(sent_at=began)
     assert outage.lasts
 
 

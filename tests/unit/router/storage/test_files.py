@@ -126,7 +126,7 @@ def test_a_folder_takes_the_place_of_another(tmp_path, there):
     if there:
         target.mkdir()
         (target / "old").write_text("old")
-    replace_folder(target, by=new)
+    replace_folder(target, source=new)
     assert [path.name for path in target.iterdir()] == ["file"]
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
 

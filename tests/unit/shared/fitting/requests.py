@@ -22,7 +22,7 @@ def fitted_for(vendor, body, *, model=None):
     """Returns (the body that this vendor's server gets, what was changed)."""
     kind, name = VENDORS[vendor]
     takes, before = server_features(kind, model=model or name), copy.deepcopy(body)
-    sent, fitted = fit_chat({"model": model or name, **body}, takes=takes)
+    sent, fitted = fit_chat({"model": model or name, **body}, server=takes)
     assert body == before, "the given body was changed"
     return sent, fitted
 

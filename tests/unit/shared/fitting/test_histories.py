@@ -79,4 +79,4 @@ def test_fields_of_any_type_are_fitted(messages, more):
     """No field of a request raises an error, whatever its type."""
     body = {"messages": messages, **more}
     for kind in TABLE:
-        json.dumps(fit_chat(body, takes=server_features(kind, model="o3"))[0])
+        json.dumps(fit_chat(body, server=server_features(kind, model="o3"))[0])

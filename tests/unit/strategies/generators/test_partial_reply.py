@@ -76,8 +76,8 @@ def test_an_answer_is_searched_for_stop_strings_once(monkeypatch):
             searched.append(len(self) - start)
             return str.find(self, part, start)
 
-    def first_stop(text, stops, *, known=0):
-        return answer_stream.first_stop(Searched(text), stops, known=known)
+    def first_stop(text, stops, *, searched=0):
+        return answer_stream.first_stop(Searched(text), stops, searched=searched)
 
     monkeypatch.setattr(partial_reply, "first_stop", first_stop)
     ended(["ab "] * 1000, together=1, stop=("END", "\n\n"), max_tokens=1000)

@@ -40,9 +40,9 @@ def test_a_growing_text_is_searched_for_stop_strings_once(monkeypatch):
     texts, stop = [("ab E\n" * 80 + "END ab E" * 9)[:size] for size in range(450)], ("EN", "\n\n", "ab Eab")
     known_sizes, find = [], answer_stream.first_stop
 
-    def first_stop(text, stops, *, known=0):
-        known_sizes.append(known)
-        return find(text, stops, known=known)
+    def first_stop(text, stops, *, searched=0):
+        known_sizes.append(searched)
+        return find(text, stops, searched=searched)
 
     monkeypatch.setattr(answer_stream, "first_stop", first_stop)
     pieces = grown(*texts, stop=stop)

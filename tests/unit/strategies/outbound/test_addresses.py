@@ -78,7 +78,7 @@ def test_the_rest_is_shown_as_it_is(url):
 def test_what_no_header_can_carry(value):
     """A line break, a space at an end or a letter beyond ASCII is refused, and the value not shown."""
     with pytest.raises(ConfigError, match="MY_KEY contains a line break") as caught:
-        check_header_value(value, what="MY_KEY", field="some.key", remedy="give the value alone")
+        check_header_value(value, source="MY_KEY", field="some.key", remedy="give the value alone")
     assert (caught.value.field, caught.value.remedy) == ("some.key", "give the value alone")
     assert "cret" not in str(caught.value)
-    check_header_value("Bearer secret key", what="MY_KEY", field="some.key", remedy="")
+    check_header_value("Bearer secret key", source="MY_KEY", field="some.key", remedy="")

@@ -50,7 +50,7 @@ def counted(monkeypatch):
 def passed_on(sent):
     """The body for a server, of the body of a request."""
     chat = chats.read_chat(sent, passed=True)
-    tool_loops.hash_conversation(chat.fields["messages"], begin="a caller", encoding=chat.encoding)
+    tool_loops.hash_conversation(chat.fields["messages"], earlier_hash="a caller", encoding=chat.encoding)
     conversation = Conversation(fields=chat.fields, encoding=chat.encoding)
     assert len(answers._conversation_json(conversation)) > 100_000
     generator = ChatGenerator("gpt-4o", options=OpenAiOptions(base_url="http://127.0.0.1:9/v1", kind="openai"))

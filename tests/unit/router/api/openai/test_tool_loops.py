@@ -21,7 +21,7 @@ CHAT = [
 
 
 def hashes(messages, *, begin="a caller", start=0, encoding=NOT_ENCODED):
-    return hash_conversation(messages, begin=begin, start=start, encoding=encoding)
+    return hash_conversation(messages, earlier_hash=begin, start=start, encoding=encoding)
 
 
 def keys(messages, *, begin="a caller"):

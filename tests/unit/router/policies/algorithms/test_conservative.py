@@ -58,7 +58,7 @@ def conservative(policy="uniform", **params):
 def test_first_the_incumbent_alone():
     """Only the incumbent is drawn before its outcomes are known, floors or not, and the row has this reason."""
     policy = taught(conservative(), *[(INCUMBENT, 0.7, 1.0)] * (KNOWN - 1))
-    found = drawn(policy, raised={ARMS[0]: 0.05})
+    found = drawn(policy, floors={ARMS[0]: 0.05})
     assert found.pmf == (0.0, 1.0, 0.0)
     assert found.floor == 0.0
     said = found.facts["incumbent"]
@@ -133,7 +133,7 @@ def test_rows_pass_the_check_of_draws():
         outputs=[output] * 20,
         features=[None] * 20,
         settings=settings.policy,
-        seen=policy.seen,
+        learned=policy.seen,
         version="v",
         encoder_hash="",
         now=0.0,
@@ -263,7 +263,7 @@ def test_the_promise_is_kept(policy, delay):
         for number in range(400):
             rewards = {arm: float(rng.random() < chance) for arm, chance in chances.items()}
             output = pmf_of_one(held, made_query(number), features=made_features(number, size=8), arms=ARMS)
-            found = draw(output, arms=ARMS, seed=seed_of(f"{seed}/{number}"), **FLOORS, raised={ARMS[0]: 0.05})
+            found = draw(output, arms=ARMS, seed=seed_of(f"{seed}/{number}"), **FLOORS, floors={ARMS[0]: 0.05})
             arm = ARMS[found.index]
             won, theirs = won + rewards[arm], theirs + rewards[INCUMBENT]
             update = row(arm, rewards[arm], propensity=found.pmf[found.index])
@@ -314,12 +314,17 @@ def test_turns_are_fair():
     """Over many seeds each arm has, on average, the probability that it would have without a least share."""
     pmf = (0.9849, 0.0001, 0.003, 0.004, 0.001, 0.007)
     shares = np.array(
-        [with_least_share(pmf, least=0.005, uniform=uniform_of(seed_of(str(n))), kept=0) for n in range(20_000)]
+        [
+            with_least_share(pmf, min_share=0.005, uniform=uniform_of(seed_of(str(n))), kept_index=0)
+            for n in range(20_000)
+        ]
     )
     assert shares.mean(axis=0) == pytest.approx(pmf, abs=0.0002)
     assert set(np.count_nonzero(shares[:, 1:5], axis=1)) == {1, 2}  # their probabilities sum to 1.62 least shares
     assert (shares[:, 5] == 0.007).all()
-    assert with_least_share((0.0, 0.002, 0.998), least=0.005, uniform=0.0, kept=1) == pytest.approx((0.0, 0.005, 0.995))
+    assert with_least_share((0.0, 0.002, 0.998), min_share=0.005, uniform=0.0, kept_index=1) == pytest.approx(
+        (0.0, 0.005, 0.995)
+    )
 
 
 def test_bad_settings_are_refused():
